@@ -1,0 +1,9 @@
+"""mtptools: surgery on language-model checkpoints that carry a multi-token-prediction head."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["__version__"]
+
+__version__: Final = "0.1.0"

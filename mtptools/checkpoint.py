@@ -1,0 +1,284 @@
+"""A checkpoint: its tensors by name, its configuration, and what stands beside it. Only headers are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from mtptools.containers import gguf, safetensors
+from mtptools.containers.gguf import GgufIndex, Metadata
+from mtptools.errors import CorruptError, InputError, NotACheckpointError, SystemFailure
+from mtptools.families import Family, find_family
+from mtptools.hparams import HParams, gguf_hparams, hf_hparams, text_config
+from mtptools.tensors import Tensor
+
+__all__ = ["Checkpoint", "File", "open_checkpoint", "split_name"]
+
+SPLIT: Final = re.compile(r"^(?P<stem>.+)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf$")
+SINGLE: Final = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class File:
+    """One weight file. `header` is how many bytes stand before its data; `metadata` is its own header's."""
+
+    path: Path
+    size: int
+    header: int
+    names: tuple[str, ...]
+    metadata: Metadata | dict[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint(Mapping[str, Tensor]):
+    """Tensors by name, in file order.
+
+    container   "gguf" or "safetensors"
+    dialect     "gguf", "hf" or "mlx": names and conventions
+    files       weight files in shard order
+    metadata    GGUF key-values of the first shard (empty for safetensors)
+    config      config.json (empty for GGUF)
+    folder      where side files live; None for a single file
+    side_files  every other file of the folder, relative
+    index       model.safetensors.index.json, when there is one
+    """
+
+    path: Path
+    container: Literal["gguf", "safetensors"]
+    dialect: Literal["gguf", "hf", "mlx"]
+    files: tuple[File, ...]
+    tensors: dict[str, Tensor]
+    metadata: Metadata = field(default_factory=Metadata)
+    config: dict[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+    side_files: tuple[Path, ...] = ()
+    index: dict[str, Any] | None = None
+    alignment: int = 32
+    gaps: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+    @cached_property
+    def family(self) -> Family:
+        """Raises UnknownFamilyError; an MLX checkpoint is refused by name."""
+        if self.dialect == "mlx":
+            raise InputError(
+                "an MLX checkpoint: this version reads the hf and gguf dialects",
+                where=self.path,
+                hint="use the Hugging Face release it was converted from",
+            )
+        if self.dialect == "gguf":
+            return find_family(gguf_arch=str(self.metadata.get("general.architecture")), where=self.path)
+        types = [str(t) for t in (self.config.get("model_type"), text_config(self.config).get("model_type")) if t]
+        if not self.config:
+            raise NotACheckpointError(
+                "no config.json beside the weights", where=self.path, hint="put the model's config.json into the folder"
+            )
+        return find_family(hf_types=types, where=self.path)
+
+    @cached_property
+    def hparams(self) -> HParams:
+        if self.dialect != "gguf":
+            return hf_hparams(self.family, self.config, self.path)
+        embedding = self.tensors.get("token_embd.weight")
+        tokens = self.metadata.stored.get("tokenizer.ggml.tokens")
+        if embedding is not None and embedding.shape:
+            vocab = embedding.shape[0]
+        elif tokens is not None:
+            vocab = tokens.count
+        else:
+            raise CorruptError("neither token_embd.weight nor a tokenizer tells the vocabulary's size", where=self.path)
+        return gguf_hparams(self.family, self.metadata, vocab, "output.weight" not in self.tensors, self.path)
+
+
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """Open a .gguf file (any shard of a split one), a .safetensors file, or a folder with either.
+
+    Raises NotACheckpointError, CorruptError (header, missing shard, unreadable JSON) or SystemFailure.
+    """
+    path = Path(path)
+    try:
+        if path.is_dir():
+            return _open_folder(path)
+        if path.is_file():
+            return _open_file(path)
+    except OSError as error:
+        raise SystemFailure(f"cannot read: {error.strerror or error}", where=error.filename or path) from error
+    raise NotACheckpointError(
+        "no such file or folder", where=path, hint="give a .gguf file, a .safetensors file, or a model folder"
+    )
+
+
+def _open_file(path: Path) -> Checkpoint:
+    if path.name.endswith(".index.json"):
+        return _open_folder(path.parent)
+    with open(path, "rb") as file:
+        magic = file.read(4)
+    if magic == gguf.MAGIC or path.suffix == ".gguf":
+        return _open_gguf(path)
+    if path.suffix == ".safetensors":
+        return _from_safetensors(path, path.parent, [path], None)
+    raise NotACheckpointError(
+        "neither GGUF nor safetensors", where=path, hint="give a .gguf file, a .safetensors file, or a model folder"
+    )
+
+
+def _open_folder(folder: Path) -> Checkpoint:
+    index_path = folder / safetensors.INDEX_NAME
+    if index_path.is_file():
+        index = safetensors.parse_json(index_path.read_bytes(), index_path)
+        return _from_safetensors(folder, folder, _indexed_files(index, index_path), index)
+    single = folder / SINGLE
+    found = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
+    if len(found) == 1:
+        return _from_safetensors(folder, folder, found, None)
+    ggufs = sorted(p for p in folder.glob("*.gguf") if not (m := SPLIT.match(p.name)) or int(m["no"]) == 1)
+    if len(ggufs) == 1 and not found:
+        return _open_gguf(ggufs[0])
+    several = [p.name for p in (*found, *ggufs)]
+    raise NotACheckpointError(
+        f"several weight files and no index: {', '.join(several[:6])}" if several else "no weights in this folder",
+        where=folder,
+        hint=f"name one of them: {folder / several[0]}" if several else "expected model.safetensors or a .gguf file",
+    )
+
+
+def _indexed_files(index: Any, where: Path) -> list[Path]:
+    names = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise CorruptError("no weight_map in the index", where=where, hint="download the index again")
+    files = sorted(set(names.values()))
+    for name in files:
+        if Path(name).name != name:
+            raise CorruptError(f"the index names a file outside of its folder: {name!r}", where=where)
+        if not (where.parent / name).is_file():
+            raise CorruptError(
+                f"shard {name} is missing", where=where.parent, hint="download the missing shard, then try again"
+            )
+    return [where.parent / name for name in files]
+
+
+def _from_safetensors(path: Path, folder: Path, files: list[Path], index: dict[str, Any] | None) -> Checkpoint:
+    found = [safetensors.read_index(file) for file in files]
+    tensors: dict[str, Tensor] = {}
+    for shard in found:
+        for name, tensor in shard.tensors.items():
+            if name in tensors:
+                raise CorruptError(
+                    f"tensor {name} is in {tensors[name].blobs[0].path.name} and in {shard.path.name}", where=path
+                )
+            tensors[name] = tensor
+    if index is not None:
+        _check_index(index["weight_map"], tensors, folder)
+    config_path = folder / "config.json"
+    config = safetensors.parse_json(config_path.read_bytes(), config_path) if config_path.is_file() else {}
+    if not isinstance(config, dict):
+        raise CorruptError("config.json is not an object", where=config_path)
+    weights = {file.name for file in files} | {safetensors.INDEX_NAME}
+    side = sorted(p.relative_to(folder) for p in folder.iterdir() if p.is_file() and p.name not in weights)
+    mlx = any(shard.metadata.get("format") == "mlx" for shard in found)
+    return Checkpoint(
+        path=path,
+        container="safetensors",
+        dialect="mlx" if mlx else "hf",
+        files=tuple(_file(s.path, s.tensors, s.metadata) for s in found),
+        tensors=tensors,
+        config=config,
+        folder=folder,
+        side_files=tuple(side),
+        index=index,
+    )
+
+
+def _check_index(weight_map: Mapping[str, str], tensors: Mapping[str, Tensor], folder: Path) -> None:
+    for name, file in weight_map.items():
+        tensor = tensors.get(name)
+        if tensor is None or tensor.blobs[0].path.name != file:
+            raise CorruptError(
+                f"the index says that {name} is in {file}; it is not",
+                where=folder / safetensors.INDEX_NAME,
+                hint="download the shards and the index from one revision",
+            )
+
+
+def _file(path: Path, tensors: Mapping[str, Tensor], metadata: Metadata | dict[str, str]) -> File:
+    size = path.stat().st_size
+    starts = [tensor.blobs[0].offset for tensor in tensors.values()]
+    return File(path, size, min(starts, default=size), tuple(tensors), metadata)
+
+
+def split_name(stem: str, number: int, count: int) -> str:
+    """The name llama.cpp expects of shard `number` (1-based) of `count`."""
+    return f"{stem}-{number:05d}-of-{count:05d}.gguf"
+
+
+def _open_gguf(path: Path) -> Checkpoint:
+    match = SPLIT.match(path.name)
+    if match is None:
+        return _from_gguf(path, [gguf.read_index(path)])
+    count = int(match["count"])
+    shards = []
+    for number in range(1, count + 1):
+        shard = path.with_name(split_name(match["stem"], number, count))
+        if not shard.is_file():
+            raise CorruptError(
+                f"shard {number} of {count} is missing: {shard.name}",
+                where=path.parent,
+                hint="download the missing shard, then try again",
+            )
+        shards.append(gguf.read_index(shard))
+    _check_split(shards)
+    return _from_gguf(shards[0].path, shards)
+
+
+def _check_split(shards: list[GgufIndex]) -> None:
+    total = sum(len(shard.tensors) for shard in shards)
+    for number, shard in enumerate(shards):
+        if shard.metadata.get("split.no") != number:
+            raise CorruptError(
+                f"split.no is {shard.metadata.get('split.no')}, its name says {number}",
+                where=shard.path,
+                hint="an unsplit GGUF cannot be a shard; split a whole one with llama-gguf-split",
+            )
+    stated = (shards[0].metadata.get("split.count"), shards[0].metadata.get("split.tensors.count"))
+    if stated != (len(shards), total):
+        raise CorruptError(
+            f"split.count and split.tensors.count say {stated[0]} files with {stated[1]} tensors, "
+            f"there are {len(shards)} with {total}",
+            where=shards[0].path,
+            hint="download all shards from one revision",
+        )
+
+
+def _from_gguf(path: Path, shards: list[GgufIndex]) -> Checkpoint:
+    tensors: dict[str, Tensor] = {}
+    for shard in shards:
+        for name, tensor in shard.tensors.items():
+            if name in tensors:
+                raise CorruptError(f"tensor {name} stands in two shards", where=shard.path)
+            tensors[name] = tensor
+    return Checkpoint(
+        path=path,
+        container="gguf",
+        dialect="gguf",
+        files=tuple(File(s.path, s.path.stat().st_size, s.data_start, tuple(s.tensors), s.metadata) for s in shards),
+        tensors=tensors,
+        metadata=shards[0].metadata,
+        alignment=shards[0].alignment,
+        gaps=tuple(name for shard in shards for name in shard.gaps),
+    )

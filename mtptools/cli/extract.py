@@ -1,0 +1,49 @@
+"""mtptools extract"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mtptools.cli.options import PATH, examples, writing_options
+
+__all__ = ["command"]
+
+
+@click.command(
+    epilog=examples(
+        "mtptools extract model.gguf -o mtp-model.gguf",
+        "mtptools extract model.gguf -o head.gguf --bare",
+        "mtptools extract ./Qwen3.5-27B -o ./Qwen3.5-27B-mtp",
+    )
+)
+@click.argument("source", type=PATH)
+@click.option("--bare", is_flag=True, help="The head's own tensors alone: a small donor, loadable by no runtime.")
+@writing_options
+def command(
+    source: Path,
+    bare: bool,
+    out: Path,
+    dry_run: bool,
+    force: bool,
+    verify_it: bool,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> int:
+    """Take the head out into a sidecar.
+
+    From GGUF: the file llama.cpp loads with -md beside a trunk. From Hugging Face: a folder vLLM takes as a separate
+    draft. --verify checks lineage and validity; a sidecar has no trunk to decode with.
+    """
+    from mtptools.checkpoint import open_checkpoint
+    from mtptools.cli.verifying import static_check
+    from mtptools.cli.writing import carry_out
+    from mtptools.ops.extract import extract
+
+    plan = extract(open_checkpoint(source), out.name, bare=bare)
+    check = static_check if verify_it else None
+    return carry_out(
+        plan, out, dry_run=dry_run, force=force, verify=check, as_json=as_json, quiet=quiet, verbose=verbose
+    )

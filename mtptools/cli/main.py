@@ -1,0 +1,99 @@
+"""Entry point: finds the verb, and turns every error into what, where, what to type next, and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from types import FrameType
+from typing import Any, Final
+
+import click
+
+from mtptools import __version__
+from mtptools.errors import IncompatibleError, MtpToolsError
+
+__all__ = ["VERBS", "cli", "main"]
+
+# verb: one line for --help. A verb's module is imported only when it runs: `mtptools --help` answers at once.
+VERBS: Final = {
+    "inspect": "Show what is in a checkpoint: family, head, sizes, types.",
+    "validate": "Check what the config declares against what the file holds.",
+    "diff": "Compare two checkpoints tensor by tensor.",
+    "extract": "Take the head out into a sidecar.",
+    "strip": "Remove the head and declare none.",
+    "graft": "Put a donor's head onto a trunk.",
+    "verify": "Prove a checkpoint: lineage, validity, parity, acceptance.",
+    "generate": "Generate text, plain or speculatively with the head.",
+    "families": "List the known architectures.",
+}
+
+
+class _Verbs(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in VERBS:
+            return None
+        command: click.Command = importlib.import_module(f"mtptools.cli.{name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(
+    cls=_Verbs,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Examples:\n\n\b\n  mtptools inspect model.gguf\n  mtptools graft trunk.gguf donor.gguf -o out.gguf\n"
+    "  mtptools verify out.gguf --parity --against donor.gguf\n\n"
+    "Exit codes: 0 pass, 1 a check failed, 2 usage, 3 bad input, 4 trunk and donor incompatible, "
+    "5 cannot encode, 6 output exists, 7 environment.",
+)
+@click.version_option(__version__, prog_name="mtptools")
+def cli() -> None:
+    """Surgery on checkpoints that carry a multi-token-prediction head, and proof of the result."""
+
+
+def _report(error: MtpToolsError) -> None:
+    click.echo(f"error: {error}", err=True)
+    if isinstance(error, IncompatibleError):
+        for finding in error.findings:
+            click.echo(f"  - {finding}", err=True)
+    if error.hint:
+        click.echo(f"hint: {error.hint}", err=True)
+
+
+def _terminated(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main(argv: list[str] | None = None) -> Any:
+    """Run the command line and exit with its code."""
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        code = cli.main(args=argv, standalone_mode=False)
+    except MtpToolsError as error:
+        _report(error)
+        code = error.exit_code
+    except click.exceptions.Exit as error:
+        code = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = 2
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("stopped: nothing was written", err=True)
+        code = 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except MemoryError:
+        click.echo("error: out of memory\nhint: close other programs, or use a machine with more memory", err=True)
+        code = 7
+    except OSError as error:
+        click.echo(f"error: {error.filename or ''}: {error.strerror or error}", err=True)
+        code = 7
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,37 @@
+"""mtptools strip"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mtptools.cli.options import PATH, examples, writing_options
+
+__all__ = ["command"]
+
+
+@click.command(epilog=examples("mtptools strip model.gguf -o trunk.gguf", "mtptools strip ./model -o ./trunk"))
+@click.argument("source", type=PATH)
+@writing_options
+def command(
+    source: Path,
+    out: Path,
+    dry_run: bool,
+    force: bool,
+    verify_it: bool,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> int:
+    """Remove the head and declare none. Also mends a checkpoint that declares a head it does not have."""
+    from mtptools.checkpoint import open_checkpoint
+    from mtptools.cli.verifying import static_check
+    from mtptools.cli.writing import carry_out
+    from mtptools.ops.extract import strip
+
+    plan = strip(open_checkpoint(source), out.name)
+    check = static_check if verify_it else None
+    return carry_out(
+        plan, out, dry_run=dry_run, force=force, verify=check, as_json=as_json, quiet=quiet, verbose=verbose
+    )

@@ -1,0 +1,96 @@
+"""mtptools verify"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mtptools.cli.options import PATH, examples, output_options
+from mtptools.cli.output import emit
+
+__all__ = ["command"]
+
+
+@click.command(
+    epilog=examples(
+        "mtptools verify out.gguf",
+        "mtptools verify out.gguf --parity --against donor.gguf",
+        "mtptools verify out.gguf --parity --k 1,2,4 --tokens 128 --prompts mt_bench.jsonl --limit 8",
+        "mtptools verify donor.gguf --parity --json > donor.json",
+        "mtptools verify out.gguf --parity --baseline donor.json --min-acceptance 95%",
+    )
+)
+@click.argument("path", type=PATH)
+@click.option("--parity", is_flag=True, help="Decode: parity, acceptance and controls (L2 to L4).")
+@click.option("--k", "k", default="1,2,3", show_default=True, help="Tokens drafted per step.")
+@click.option("--tokens", default=64, show_default=True, type=click.IntRange(2, 100_000), help="Tokens per prompt.")
+@click.option("--prompts", type=PATH, help="Text, one prompt a line, or JSONL. [default: a built-in set]")
+@click.option("--limit", type=click.IntRange(1), help="Use the first N prompts.")
+@click.option("--trunk", type=PATH, help="The trunk it was made from: compare bytes.")
+@click.option("--against", type=PATH, help="The donor: compare the head's bytes and its acceptance.")
+@click.option("--baseline", type=PATH, help="A report of an earlier run to measure acceptance against.")
+@click.option("--min-acceptance", help="0.6: of first drafts; 95%: of the baseline. [default: 0.10 and 85%]")
+@click.option("--head", type=PATH, help="A sidecar to take the head from.")
+@click.option("--serial", is_flag=True, help="Also verify drafts one by one, the oracle of the fast mode.")
+@click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1 …")
+@click.option("--dtype", default="float32", show_default=True, type=click.Choice(["float32", "bfloat16", "float16"]))
+@output_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    path: Path,
+    parity: bool,
+    k: str,
+    tokens: int,
+    prompts: Path | None,
+    limit: int | None,
+    trunk: Path | None,
+    against: Path | None,
+    baseline: Path | None,
+    min_acceptance: str | None,
+    head: Path | None,
+    serial: bool,
+    device: str,
+    dtype: str,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> int:
+    """Prove a checkpoint, in levels. Exit code 1 when any of them fails.
+
+    L0 lineage (digests, receipts) and L1 static checks always run. --parity adds L2: plain and speculative decoding
+    give the same logits bit for bit; L3: how often drafts are accepted; L4: faults put in on purpose must hurt.
+    """
+    from mtptools.checkpoint import open_checkpoint
+    from mtptools.cli.verifying import parse_ks, run
+    from mtptools.errors import UsageError
+    from mtptools.report.verification import Threshold
+
+    ks, threshold = parse_ks(k), Threshold.parse(min_acceptance)
+    needs = {"baseline": baseline, "min_acceptance": min_acceptance, "prompts": prompts, "head": head}
+    for name, value in needs.items():
+        if value is not None and not parity:
+            raise UsageError(f"--{name.replace('_', '-')} needs --parity", hint="add --parity")
+    if min_acceptance and min_acceptance.endswith("%") and baseline is None and against is None:
+        raise UsageError("a relative --min-acceptance needs something to compare with", hint="add --against DONOR")
+    result = run(
+        open_checkpoint(path),
+        parity=parity,
+        trunk=open_checkpoint(trunk) if trunk else None,
+        donor=open_checkpoint(against) if against else None,
+        head=open_checkpoint(head) if head else None,
+        baseline=baseline,
+        ks=ks,
+        tokens=tokens,
+        prompts=prompts,
+        limit=limit,
+        threshold=threshold,
+        serial=serial,
+        device=device,
+        dtype=dtype,
+        quiet=quiet or as_json,
+    )
+    data = result.to_json()
+    emit(data, result.render(), as_json=as_json, quiet=quiet)
+    return 0 if data["ok"] else 1

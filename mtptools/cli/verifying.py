@@ -1,0 +1,138 @@
+"""Running the levels of verify, for the verb itself and for --verify of the writing verbs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from mtptools.checkpoint import Checkpoint, open_checkpoint
+from mtptools.cli.output import note, progress
+from mtptools.errors import InputError, MissingExtraError, UsageError
+from mtptools.ops.lineage import lineage
+from mtptools.ops.validate import validate
+from mtptools.prompts import builtin_prompts, load_prompts
+from mtptools.report.verification import Threshold, Verification
+
+if TYPE_CHECKING:
+    from mtptools.decoder.acceptance import Acceptance
+    from mtptools.decoder.model import Model
+
+__all__ = ["after_graft", "load", "parse_ks", "run", "static_check"]
+
+DEFAULT_TOKENS: Final = 64
+DEFAULT_KS: Final = (1, 2, 3)
+Record = tuple[bool, dict[str, Any], str]
+
+
+def parse_ks(text: str) -> tuple[int, ...]:
+    """ "1,2,3" as numbers. Raises UsageError."""
+    try:
+        ks = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        ks = ()
+    if not ks or min(ks) < 1 or max(ks) > 64:
+        raise UsageError(f"{text!r} is not a list of draft lengths", where="--k", hint="--k 1,2,3 (1 to 64)")
+    return tuple(sorted(ks))
+
+
+def load(ckpt: Checkpoint, head: Checkpoint | None, device: str, dtype: str) -> Model:
+    """Load a model into the decoder. Raises MissingExtraError without torch."""
+    try:
+        from mtptools.decoder.load import load_model
+        from mtptools.decoder.mtp_head import HeadWiring
+    except ImportError as error:
+        raise MissingExtraError(error.name or "torch", "decoder", "decoding") from error
+    stated = (head or ckpt).family.wiring
+    wiring = HeadWiring(stated.concat, stated.tap, stated.recycle, stated.mask_first)
+    return load_model(ckpt, head=head, wiring=wiring, device=device, dtype=dtype)
+
+
+def run(
+    ckpt: Checkpoint,
+    *,
+    parity: bool,
+    trunk: Checkpoint | None = None,
+    donor: Checkpoint | None = None,
+    head: Checkpoint | None = None,
+    baseline: Path | None = None,
+    ks: Sequence[int] = DEFAULT_KS,
+    tokens: int = DEFAULT_TOKENS,
+    prompts: Path | None = None,
+    limit: int | None = None,
+    threshold: Threshold | None = None,
+    serial: bool = False,
+    controls: bool = True,
+    device: str = "cpu",
+    dtype: str = "float32",
+    quiet: bool = False,
+) -> Verification:
+    """L0 and L1, and with `parity` L2 to L4."""
+    with progress(ckpt.nbytes, "lineage", quiet=quiet) as done:
+        found = lineage(ckpt, trunk, donor, done)
+    out = Verification(ckpt.path.name, found, validate(ckpt), threshold=threshold or Threshold())
+    if not parity:
+        return out
+    texts = (load_prompts(prompts) if prompts is not None else builtin_prompts())[:limit]
+    model = load(ckpt, head, device, dtype)
+    from mtptools.decoder.run import measure, verify_model
+    from mtptools.decoder.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(ckpt, ckpt.hparams.vocab_size)
+    ids = [tokenizer.encode(text) for text in texts]
+    modes = ("fast", "serial") if serial else ("fast",)
+    out.decoder = verify_model(
+        model, ids, ks, tokens, modes=modes, controls=controls, progress=lambda text: note(text, quiet=quiet)
+    )
+    if donor is not None and donor.hparams.n_layers and _has_trunk(donor):
+        note(f"baseline: {donor.path.name}", quiet=quiet)
+        out.baseline = donor.path.name
+        out.baseline_acceptance = measure(load(donor, None, device, dtype), ids, ks, tokens)
+    if baseline is not None:
+        out.baseline = baseline.name
+        out.baseline_acceptance = read_baseline(baseline)
+    return out
+
+
+def _has_trunk(ckpt: Checkpoint) -> bool:
+    from mtptools.head import find_trunk
+
+    return any(found is not None for _, layer, found in find_trunk(ckpt) if layer is not None)
+
+
+def read_baseline(path: Path) -> list[Acceptance]:
+    """Acceptance per k of an earlier report (`verify --parity --json`). Raises InputError."""
+    from mtptools.decoder.acceptance import Acceptance
+
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["decoder"]["acceptance"]
+        return [
+            Acceptance(row["k"], tuple(row["drafted"]), tuple(row["accepted"]), row["steps"], row["emitted"])
+            for row in rows
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"not a report with acceptance in it ({error})",
+            where=path,
+            hint="make one: mtptools verify DONOR --parity --json > report.json",
+        ) from error
+
+
+def _record(result: Verification) -> Record:
+    data = result.to_json()
+    return data["ok"], data, result.render()
+
+
+def static_check(path: Path) -> Record:
+    """L0 and L1 of a written output that has no trunk, or no head, to decode with."""
+    return _record(run(open_checkpoint(path), parity=False, quiet=True))
+
+
+def after_graft(trunk: Checkpoint, donor: Checkpoint, *, quiet: bool) -> Callable[[Path], Record]:
+    """All levels of a written graft, measured against its donor."""
+
+    def check(path: Path) -> Record:
+        return _record(run(open_checkpoint(path), parity=True, trunk=trunk, donor=donor, quiet=quiet))
+
+    return check

@@ -1,0 +1,58 @@
+"""What every writing verb does with its plan: show it, write it, verify it, say what came out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mtptools.cli.output import emit, note, progress
+from mtptools.plan import Plan, human_bytes
+
+__all__ = ["carry_out"]
+
+
+def carry_out(
+    plan: Plan,
+    out: Path,
+    *,
+    dry_run: bool,
+    force: bool,
+    verify: Callable[[Path], tuple[bool, dict[str, Any], str]] | None,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> int:
+    """Carry out a plan and return the exit code.
+
+    verify  called with the output when --verify was given: (passed, record for the receipt, text)
+    """
+    from mtptools.writer import check_output, write
+
+    if dry_run:
+        check_output(plan, out, force=force)
+        emit(plan.to_json(), plan.render() + "\ndry run: nothing was written", as_json=as_json, quiet=quiet)
+        return 0
+    if verbose:
+        note(plan.render(), quiet=quiet)
+    for fact in () if verbose else plan.facts:
+        note(fact, quiet=quiet)
+    with progress(plan.nbytes, plan.verb, quiet=quiet) as done:
+        written = write(plan, out, force=force, progress=done)
+    head = [entry for entry in plan.entries if entry.head]
+    lines = [
+        f"{plan.verb}: {written.path} ({len(plan.entries)} tensors, {human_bytes(plan.nbytes)}; "
+        f"head: {len(head)} tensors, {human_bytes(sum(entry.nbytes for entry in head))})",
+        f"receipt: {written.receipt_path}",
+    ]
+    data: dict[str, Any] = {"output": str(written.path), "plan": plan.to_json(), "receipt": written.receipt}
+    passed = True
+    if verify is not None:
+        passed, record, text = verify(written.path)
+        written.receipt["verification"] = record
+        written.receipt_path.write_text(json.dumps(written.receipt, indent=1) + "\n", encoding="utf-8")
+        data["verification"] = record
+        lines.append(text)
+    emit(data, "\n".join(lines), as_json=as_json, quiet=quiet)
+    return 0 if passed else 1

@@ -1,0 +1,177 @@
+"""Roles found in a checkpoint: which tensors are the head, which the trunk, what is missing, what is left over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from mtptools.checkpoint import Checkpoint
+from mtptools.conventions import LAYOUTS
+from mtptools.errors import CorruptError
+from mtptools.families import Family, Role
+from mtptools.families.blocks import GGUF_FUSED
+from mtptools.tensors import Tensor
+
+__all__ = ["Found", "Head", "block_of", "find_head", "find_trunk", "head_names", "hf_prefix", "trunk_blocks"]
+
+_BLOCK: Final = re.compile(r"^blk\.(\d+)\.(.+)$")
+_WRAPPERS: Final = ("", "model.", "language_model.", "model.language_model.")
+
+
+@dataclass(frozen=True)
+class Found:
+    """One role in one checkpoint: the tensor in canonical layout, and the stored names it is made of."""
+
+    role: Role
+    tensor: Tensor
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Head:
+    """The roles of one MTP layer. `block` is its number among the blocks (trunk first)."""
+
+    block: int
+    roles: dict[str, Found]
+    missing: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for found in self.roles.values() for name in found.names))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(found.tensor.nbytes for found in self.roles.values())
+
+
+def block_of(name: str) -> tuple[int, str] | None:
+    """(block number, role) of a GGUF tensor name, or None outside of blocks."""
+    match = _BLOCK.match(name)
+    return (int(match[1]), match[2]) if match else None
+
+
+def _gguf_blocks(ckpt: Checkpoint) -> dict[int, list[str]]:
+    blocks: dict[int, list[str]] = {}
+    for name in ckpt:
+        if (at := block_of(name)) is not None:
+            blocks.setdefault(at[0], []).append(at[1])
+    return blocks
+
+
+def trunk_blocks(ckpt: Checkpoint) -> int:
+    """How many trunk blocks a GGUF really holds: blocks without any `nextn.` tensor, counted from 0 without a gap.
+
+    A sidecar holds none; its declared trunk is returned then, since its head's number follows from it.
+    """
+    blocks = _gguf_blocks(ckpt)
+    declared = ckpt.hparams.n_layers
+    if 0 not in blocks:
+        return declared
+    count = 0
+    while count in blocks and not any(role.startswith("nextn.") for role in blocks[count]):
+        count += 1
+    return min(count, declared) if ckpt.hparams.depth and count > declared else count
+
+
+def head_names(ckpt: Checkpoint) -> tuple[str, ...]:
+    """Names of every tensor that belongs to a head, known or not."""
+    if ckpt.dialect == "gguf":
+        first = trunk_blocks(ckpt)
+        return tuple(name for name in ckpt if (at := block_of(name)) is not None and at[0] >= first)
+    prefixes = tuple(wrapper + ckpt.family.hf_head for wrapper in _WRAPPERS)
+    return tuple(name for name in ckpt if name.startswith(prefixes))
+
+
+def hf_prefix(ckpt: Checkpoint) -> str:
+    """What stands before `layers.N.` and `embed_tokens` in this HF checkpoint."""
+    for prefix in ckpt.family.hf_prefixes:
+        if any(name.startswith((f"{prefix}layers.", f"{prefix}embed_tokens.")) for name in ckpt):
+            return prefix
+    return ckpt.family.hf_prefixes[0] if "text_config" in ckpt.config else ckpt.family.hf_prefixes[-1]
+
+
+def _head_prefix(ckpt: Checkpoint, names: tuple[str, ...]) -> str:
+    used = {w + ckpt.family.hf_head for w in _WRAPPERS for name in names if name.startswith(w + ckpt.family.hf_head)}
+    if len(used) > 1:
+        raise CorruptError(f"head tensors stand under several prefixes: {', '.join(sorted(used))}", where=ckpt.path)
+    return used.pop() if used else ckpt.family.hf_head
+
+
+def find_head(ckpt: Checkpoint, layer: int = 0) -> Head | None:
+    """MTP layer `layer` of the head, or None when the checkpoint holds no head tensor at all."""
+    names = head_names(ckpt)
+    if not names:
+        return None
+    if ckpt.dialect == "gguf":
+        block = trunk_blocks(ckpt) + layer
+        return _gguf_head(ckpt, block)
+    prefix = _head_prefix(ckpt, names)
+    roles: dict[str, Found] = {}
+    missing: list[str] = []
+    claimed: set[str] = set()
+    for role in ckpt.family.head:
+        found = _hf_role(ckpt, role, prefix, d=layer)
+        if found is not None:
+            roles[role.name] = found
+            claimed.update(found.names)
+        elif role.required:
+            missing.append(role.name)
+    unknown = tuple(name for name in names if name not in claimed)
+    return Head(ckpt.hparams.n_layers + layer, roles, tuple(missing), unknown)
+
+
+def _gguf_head(ckpt: Checkpoint, block: int) -> Head:
+    stored = {at[1]: ckpt[name] for name in ckpt if (at := block_of(name)) is not None and at[0] == block}
+    known = {role.name: role for role in ckpt.family.head}
+    roles = {n: Found(known[n], t, (t.name,)) for n, t in stored.items() if n in known}
+    unknown = []
+    covered: set[str] = set()
+    for name, tensor in stored.items():
+        if name in GGUF_FUSED and name not in known:
+            covered.update(GGUF_FUSED[name])
+            roles[name] = Found(Role(name, (), ()), tensor, (tensor.name,))
+        elif name not in known:
+            unknown.append(tensor.name)
+    missing = [n for n, role in known.items() if role.required and n not in roles and n not in covered]
+    return Head(block, roles, tuple(missing), tuple(unknown))
+
+
+def _hf_role(ckpt: Checkpoint, role: Role, prefix: str, **numbers: int) -> Found | None:
+    for source in role.hf:
+        layout = LAYOUTS[source.layout]
+        pattern = source.pattern
+        if pattern[0] in "^~":
+            pattern = prefix + pattern[1:]
+        experts = range(ckpt.hparams.n_experts) if layout.per_expert else (0,)
+        names = tuple(pattern.format(e=e, **numbers) for e in experts)
+        tensors = [ckpt[name] for name in names if name in ckpt]
+        if tensors and len(tensors) == len(names):
+            return Found(role, layout.gather(tensors, role.name), names)
+    return None
+
+
+def find_trunk(ckpt: Checkpoint) -> Iterator[tuple[Role, int | None, Found | None]]:
+    """Every trunk role of the family with its layer (None outside of layers) and what was found of it."""
+    family: Family = ckpt.family
+    for role in family.trunk["all"]:
+        yield role, None, _trunk_role(ckpt, role, None)
+    for n, kind in enumerate(ckpt.hparams.layer_types):
+        for role in family.trunk[kind]:
+            yield role, n, _trunk_role(ckpt, role, n)
+
+
+def _trunk_role(ckpt: Checkpoint, role: Role, layer: int | None) -> Found | None:
+    if ckpt.dialect != "gguf":
+        numbers = {} if layer is None else {"n": layer}
+        return _hf_role(ckpt, role, hf_prefix(ckpt), **numbers)
+    stem = "" if layer is None else f"blk.{layer}."
+    name = stem + role.name
+    if name in ckpt:
+        return Found(role, ckpt[name], (name,))
+    for fused, parts in GGUF_FUSED.items():
+        if role.name in parts and stem + fused in ckpt:
+            return Found(Role(fused, (), ()), ckpt[stem + fused], (stem + fused,))
+    return None

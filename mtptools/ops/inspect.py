@@ -1,0 +1,84 @@
+"""inspect: what is in a checkpoint, as data. Nothing is judged here; `validate` does that."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from mtptools.checkpoint import Checkpoint
+from mtptools.errors import UnknownFamilyError
+from mtptools.head import find_head, head_names
+from mtptools.receipt import load_inside
+from mtptools.tokens import tokenizer_facts
+
+__all__ = ["inspect"]
+
+_EMBEDDINGS = ("token_embd.weight", "output.weight", "embed_tokens.weight", "lm_head.weight")
+
+
+def inspect(ckpt: Checkpoint) -> dict[str, Any]:
+    """Container, dialect, family, depth, head roles, sizes, tokenizer and receipt of a checkpoint.
+
+    An unknown architecture is no error here: what needs a family is None then, and `family_error` says why.
+    """
+    tokens = tokenizer_facts(ckpt)
+    out: dict[str, Any] = {
+        "path": ckpt.path.name,
+        "container": ckpt.container,
+        "dialect": ckpt.dialect,
+        "files": [{"name": file.path.name, "bytes": file.size, "tensors": len(file.names)} for file in ckpt.files],
+        "tensors": len(ckpt),
+        "types": dict(Counter(tensor.codec for tensor in ckpt.values()).most_common()),
+        "bytes": {"file": ckpt.nbytes, "tensors": sum(tensor.nbytes for tensor in ckpt.values())},
+        "tokenizer": None if tokens is None else {"kind": tokens.kind, "size": tokens.size, "sha256": tokens.digest},
+        "receipt": load_inside(ckpt),
+        "family": None,
+        "family_error": None,
+    }
+    try:
+        out |= _of_family(ckpt)
+    except UnknownFamilyError as error:
+        out["family_error"] = str(error)
+    return out
+
+
+def _of_family(ckpt: Checkpoint) -> dict[str, Any]:
+    family, hparams = ckpt.family, ckpt.hparams
+    names = set(head_names(ckpt))
+    head_bytes = sum(ckpt[name].nbytes for name in names)
+    shared = sum(t.nbytes for n, t in ckpt.items() if n.endswith(_EMBEDDINGS) and n not in names)
+    total = sum(tensor.nbytes for tensor in ckpt.values())
+    layers = [find_head(ckpt, layer) for layer in range(max(hparams.depth, 1))]
+    return {
+        "family": family.name,
+        "title": family.title,
+        "trunk_layers": hparams.n_layers,
+        "declared": {"depth": hparams.depth, "vocab_size": hparams.vocab_size, "hidden_size": hparams.hidden_size},
+        "sizes": {"trunk": total - head_bytes - shared, "embeddings": shared, "head": head_bytes},
+        "wiring": {
+            "concat": family.wiring.concat,
+            "tap": family.wiring.tap,
+            "recycle": family.wiring.recycle,
+            "mask_first": family.wiring.mask_first,
+        },
+        "head": [
+            {
+                "block": head.block,
+                "roles": [
+                    {
+                        "role": name,
+                        "shape": list(found.tensor.shape),
+                        "type": found.tensor.codec,
+                        "bytes": found.tensor.nbytes,
+                        "stored_as": list(found.names) if len(found.names) == 1 else [found.names[0], "..."],
+                        "values": found.role.convention(ckpt.dialect),
+                    }
+                    for name, found in head.roles.items()
+                ],
+                "missing": list(head.missing),
+                "unknown": list(head.unknown),
+            }
+            for head in layers
+            if head is not None
+        ],
+    }

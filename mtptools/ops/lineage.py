@@ -1,0 +1,118 @@
+"""Level L0: are the trunk's bytes the input's bytes, and the head's bytes the donor's?"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from mtptools.checkpoint import Checkpoint
+from mtptools.head import find_head, head_names
+from mtptools.ops.diff import digest
+from mtptools.receipt import load_beside, load_inside
+from mtptools.tensors import read_blob
+
+__all__ = ["Lineage", "lineage"]
+
+Verdict = Literal["pass", "fail", "not checked"]
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """One comparison: against what, the verdict, and the facts behind it."""
+
+    against: str
+    verdict: Verdict
+    what: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def lineage(
+    ckpt: Checkpoint,
+    trunk: Checkpoint | None = None,
+    donor: Checkpoint | None = None,
+    progress: Progress = lambda n: None,
+) -> list[Lineage]:
+    """Compare a checkpoint with its receipts and, where given, with its trunk and its donor. Reads every byte."""
+    out = [_beside(ckpt, progress) or _inside(ckpt)]
+    if trunk is not None:
+        out.append(_trunk(ckpt, trunk, progress))
+    if donor is not None:
+        out.append(_donor(ckpt, donor))
+    return out
+
+
+def _beside(ckpt: Checkpoint, progress: Progress) -> Lineage | None:
+    record = load_beside(ckpt)
+    if record is None:
+        return None
+    stated = {item["name"]: item["xxh3_128"] for item in record["tensors"]}
+    wrong = [name for name, value in stated.items() if name not in ckpt or digest(ckpt[name], progress) != value]
+    wrong += [name for name in ckpt if name not in stated]
+    if wrong:
+        return Lineage(
+            "receipt", "fail", f"{len(wrong)} tensor(s) are not what the receipt says: {', '.join(wrong[:4])}"
+        )
+    passed = sum(1 for item in record["tensors"] if item["bytes_pass"])
+    sources = ", ".join(f"{source['label']} {source['name']}" for source in record["sources"])
+    return Lineage("receipt", "pass", f"{len(stated)} digests equal, {passed} tensors byte for byte from {sources}")
+
+
+def _inside(ckpt: Checkpoint) -> Lineage:
+    record = load_inside(ckpt)
+    if record is None:
+        return Lineage("receipt", "not checked", "no receipt beside it or inside it")
+    stated: dict[str, str] = record["head_sha256"]
+    wrong = [name for name, value in stated.items() if name not in ckpt or _sha256(ckpt, name) != value]
+    if wrong:
+        return Lineage("receipt inside", "fail", f"head tensors differ from the receipt: {', '.join(wrong[:4])}")
+    return Lineage("receipt inside", "pass", f"{len(stated)} head digests equal; the trunk is not covered by it")
+
+
+def _sha256(ckpt: Checkpoint, name: str) -> str:
+    state = hashlib.sha256()
+    for blob in ckpt[name].chunks():
+        state.update(read_blob(blob, name))
+    return state.hexdigest()
+
+
+def _trunk(ckpt: Checkpoint, trunk: Checkpoint, progress: Progress) -> Lineage:
+    head = {*head_names(ckpt), *head_names(trunk)}
+    ours, theirs = [n for n in ckpt if n not in head], [n for n in trunk if n not in head]
+    wrong = list({*ours} ^ {*theirs})
+    wrong += [
+        n for n in ours if n in trunk and (trunk[n].nbytes, digest(trunk[n])) != (ckpt[n].nbytes, digest(ckpt[n]))
+    ]
+    progress(0)
+    if wrong:
+        return Lineage("trunk", "fail", f"{len(wrong)} trunk tensor(s) differ: {', '.join(sorted(wrong)[:4])}")
+    return Lineage("trunk", "pass", f"{len(ours)} trunk tensors byte for byte those of {trunk.path.name}")
+
+
+def _donor(ckpt: Checkpoint, donor: Checkpoint) -> Lineage:
+    ours, theirs = find_head(ckpt), find_head(donor)
+    if ours is None or theirs is None:
+        return Lineage("donor", "fail", f"no head in {(ckpt if ours is None else donor).path.name}")
+    missing = sorted(set(ours.roles) ^ set(theirs.roles))
+    if missing:
+        return Lineage("donor", "fail", f"roles that only one of them has: {', '.join(missing[:4])}")
+    same, recoded, wrong = 0, 0, []
+    for name, found in ours.roles.items():
+        left, right = found.tensor, theirs.roles[name].tensor
+        comparable = left.codec == right.codec and (
+            ckpt.dialect == donor.dialect or found.role.convention(ckpt.dialect) == found.role.convention(donor.dialect)
+        )
+        if not comparable:
+            recoded += 1
+        elif digest(left) == digest(right):
+            same += 1
+        else:
+            wrong.append(name)
+    if wrong:
+        return Lineage("donor", "fail", f"head tensors differ from {donor.path.name}: {', '.join(wrong[:4])}")
+    tail = f", {recoded} recoded and not comparable" if recoded else ""
+    return Lineage("donor", "pass", f"{same} head tensors byte for byte those of {donor.path.name}{tail}")

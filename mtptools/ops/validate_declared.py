@@ -1,0 +1,146 @@
+"""Checks of what is declared: depth, block count, per-layer arrays, quantization config, tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mtptools.checkpoint import Checkpoint
+from mtptools.codecs import CODECS
+from mtptools.containers.gguf_values import ARRAY
+from mtptools.families.per_layer import PER_LAYER
+from mtptools.head import block_of, head_names, trunk_blocks
+from mtptools.ops.quant_config import METHODS, covers_head
+from mtptools.tokens import tokenizer_facts
+
+Report = Iterator[tuple[str, str, str]]
+
+
+def _depth_key(ckpt: Checkpoint) -> str:
+    if ckpt.dialect == "gguf":
+        return f"{ckpt.family.gguf_arch}.nextn_predict_layers"
+    inside = isinstance(ckpt.config.get("text_config"), dict)
+    return f"text_config.{ckpt.family.hf_depth}" if inside else ckpt.family.hf_depth
+
+
+def _is_sidecar(ckpt: Checkpoint) -> bool:
+    """Head tensors and no trunk layer at all."""
+    return bool(head_names(ckpt)) and not any(".layers.0.attn" in n or "blk.0.attn_norm" in n for n in _trunk(ckpt))
+
+
+def _trunk(ckpt: Checkpoint) -> list[str]:
+    head = set(head_names(ckpt))
+    return [name for name in ckpt if name not in head]
+
+
+def declared_missing(ckpt: Checkpoint) -> Report:
+    """The most common defect in the wild: the depth survives a conversion that dropped the tensors."""
+    depth = ckpt.hparams.depth
+    if not depth or head_names(ckpt):
+        return
+    blocks = f", block_count says {depth + ckpt.hparams.n_layers}" if ckpt.dialect == "gguf" else ""
+    yield (
+        f"a head is declared and missing: {depth} MTP layer(s) declared, no head tensor in the file",
+        f"{_depth_key(ckpt)} = {depth}{blocks}; {len(ckpt)} tensors, none of a head",
+        f"mtptools graft {ckpt.path.name} DONOR -o OUT, or undeclare it: mtptools strip {ckpt.path.name} -o OUT",
+    )
+
+
+def undeclared(ckpt: Checkpoint) -> Report:
+    names = head_names(ckpt)
+    if names and not ckpt.hparams.depth:
+        key = _depth_key(ckpt)
+        yield (
+            f"a head is there and not declared: {len(names)} head tensors, depth 0 or absent",
+            f"{names[0]} …; {key} is 0, null or absent",
+            f"set {key} to 1: strip and graft again, or mtptools extract {ckpt.path.name} and graft it onto the trunk",
+        )
+
+
+def depth_differs(ckpt: Checkpoint) -> Report:
+    depth, names = ckpt.hparams.depth, head_names(ckpt)
+    if not names or not depth:
+        return
+    if ckpt.dialect == "gguf":
+        present = len({at[0] for name in names if (at := block_of(name)) is not None})
+    else:
+        present = sum(1 for n in range(depth + 4) if any(f"{ckpt.family.hf_head}layers.{n}." in name for name in names))
+    if present != depth:
+        yield (
+            f"{depth} MTP layer(s) declared, {present} present",
+            f"{_depth_key(ckpt)} = {depth}; head tensors {names[0]} … {names[-1]}",
+            "graft the head again from a complete donor",
+        )
+
+
+def block_count(ckpt: Checkpoint) -> Report:
+    if ckpt.dialect != "gguf":
+        return
+    blocks = {at[0] for name in ckpt if (at := block_of(name)) is not None}
+    nextn = {at[0] for name in ckpt if (at := block_of(name)) is not None and at[1].startswith("nextn.")}
+    stated = ckpt.hparams.n_layers + ckpt.hparams.depth
+    highest = max(blocks, default=-1)
+    key = f"{ckpt.family.gguf_arch}.block_count"
+    if highest >= stated:
+        yield (
+            f"block_count is {stated}, the highest block is {highest}: it must include the head's blocks",
+            f"{key} = {stated}; blk.{highest}.* is there",
+            f"mtptools extract {ckpt.path.name} -o head.gguf, mtptools strip, then mtptools graft: that sets both keys",
+        )
+    if nextn and trunk_blocks(ckpt) < ckpt.hparams.n_layers and not _is_sidecar(ckpt):
+        yield (
+            f"the head stands at block {min(nextn)}, block_count and depth put it at {ckpt.hparams.n_layers}",
+            f"{key} = {stated}, nextn_predict_layers = {ckpt.hparams.depth}",
+            "set block_count to trunk blocks + head blocks: strip and graft again",
+        )
+
+
+def arrays(ckpt: Checkpoint) -> Report:
+    if ckpt.dialect != "gguf":
+        return
+    blocks = ckpt.hparams.n_layers + ckpt.hparams.depth
+    for name in PER_LAYER:
+        key = f"{ckpt.family.gguf_arch}.{name}"
+        stored = ckpt.metadata.stored.get(key)
+        if stored is not None and stored.type == ARRAY and stored.count != blocks:
+            yield (
+                f"{key} has {stored.count} entries for {blocks} blocks",
+                f"block_count = {blocks}; llama.cpp refuses a wrong length, or silently reads 0 for the last block",
+                f"mtptools strip {ckpt.path.name}, then graft again: arrays are extended from the donor",
+            )
+
+
+def quantization(ckpt: Checkpoint) -> Report:
+    quant = ckpt.config.get("quantization_config")
+    names = head_names(ckpt)
+    if not isinstance(quant, dict) or not names:
+        return
+    method = str(quant.get("quant_method"))
+    floats = [n for n in names if CODECS[ckpt[n].codec].kind == "float" and len(ckpt[n].shape) > 1]
+    scaled = any(n.endswith(("_scale", "_scale_inv", ".scales", ".qweight", "_packed")) for n in names)
+    if floats and not scaled and covers_head(ckpt.config, ckpt.family) is False:
+        rule = METHODS[method]
+        yield (
+            f"the head is float, and quantization_config ({method}) does not exclude it",
+            f"{floats[0]} is {ckpt[floats[0]].codec}; quantization_config.{rule.key} has no entry for "
+            f"{ckpt.family.hf_head}*",
+            f"add {rule.entry.format(head=ckpt.family.hf_head.rstrip('.'))!r} to quantization_config.{rule.key}",
+        )
+
+
+def tokenizer_size(ckpt: Checkpoint) -> Report:
+    tokens = tokenizer_facts(ckpt)
+    if tokens is not None and tokens.size > ckpt.hparams.vocab_size:
+        yield (
+            f"the tokenizer has {tokens.size} tokens, the embedding {ckpt.hparams.vocab_size} rows",
+            f"tokenizer sha256 {tokens.digest[:16]}",
+            "take tokenizer and weights from one release",
+        )
+
+
+def tokenizer_missing(ckpt: Checkpoint) -> Report:
+    if tokenizer_facts(ckpt) is None:
+        yield (
+            "no tokenizer",
+            "no tokenizer.json beside the weights" if ckpt.dialect != "gguf" else "no tokenizer.ggml.tokens",
+            "put the release's tokenizer beside the weights; verify and generate need it",
+        )

@@ -1,0 +1,137 @@
+"""Checks of the tensors: present, known, shaped as the config says, in one layout, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mtptools.checkpoint import Checkpoint
+from mtptools.families import Role
+from mtptools.head import Found, find_head, find_trunk, head_names
+
+Report = Iterator[tuple[str, str, str]]
+
+# A tensor that belongs to no role and is no defect: companions of quantized weights, rope tables.
+_COMPANIONS = (
+    ".scale", ".input_scale", "_scale", "_scale_inv", "_zero_point", "_packed", "_shape", "_g_idx",
+    ".qweight", ".qzeros", ".scales", ".g_idx", ".biases", "rope_freqs.weight",
+)  # fmt: skip
+
+
+def sidecar(ckpt: Checkpoint) -> bool:
+    """A head and not one trunk layer."""
+    return bool(head_names(ckpt)) and not any(found for _, layer, found in find_trunk(ckpt) if layer is not None)
+
+
+def _layers(ckpt: Checkpoint) -> Iterator[tuple[str, dict[str, Found], tuple[str, ...]]]:
+    for layer in range(max(ckpt.hparams.depth, 1)):
+        head = find_head(ckpt, layer)
+        if head is not None:
+            yield f"head layer {layer}", head.roles, head.missing
+
+
+def missing(ckpt: Checkpoint) -> Report:
+    for where, roles, lost in _layers(ckpt):
+        if lost:
+            yield (
+                f"{where} lacks {', '.join(lost[:6])}{' …' if len(lost) > 6 else ''}",
+                f"{len(roles)} of its roles are there, {len(lost)} required ones are not",
+                "take the head from a complete donor and graft it again",
+            )
+    if sidecar(ckpt):
+        return
+    absent = [
+        role.name if layer is None else f"layer {layer} {role.name}"
+        for role, layer, found in find_trunk(ckpt)
+        if found is None and role.required
+    ]
+    if absent and not _companions_only(ckpt):
+        yield (
+            f"the trunk lacks {len(absent)} tensor(s): {', '.join(absent[:6])}{' …' if len(absent) > 6 else ''}",
+            f"{ckpt.hparams.n_layers} layers declared",
+            "download the missing shard or the whole checkpoint again",
+        )
+
+
+def _companions_only(ckpt: Checkpoint) -> bool:
+    """A trunk quantized by a method that replaces `weight` by several tensors: names say nothing then."""
+    return any(name.endswith((".qweight", "_packed", ".weight_scale", "_scale_inv")) for name in ckpt)
+
+
+def unknown(ckpt: Checkpoint) -> Report:
+    for layer in range(max(ckpt.hparams.depth, 1)):
+        head = find_head(ckpt, layer)
+        lost = [n for n in head.unknown if not n.endswith(_COMPANIONS)] if head is not None else []
+        if lost:
+            yield (
+                f"head tensors of no known role: {', '.join(lost[:6])}",
+                f"family {ckpt.family.name} has {len(ckpt.family.head)} head roles",
+                "llama.cpp refuses a file with one tensor too many: extract the head again with mtptools",
+            )
+    claimed = {name for _, _, found in find_trunk(ckpt) if found is not None for name in found.names}
+    claimed |= set(head_names(ckpt))
+    rest = [
+        name
+        for name in ckpt
+        if name not in claimed and not name.startswith(ckpt.family.hf_ignored) and not name.endswith(_COMPANIONS)
+    ]
+    if rest:
+        yield (
+            f"{len(rest)} trunk tensor(s) of no known role: {', '.join(rest[:6])}{' …' if len(rest) > 6 else ''}",
+            f"family {ckpt.family.name}",
+            "is this the right architecture? mtptools families lists the known ones",
+        )
+
+
+def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size != 1)
+
+
+def _wrong(ckpt: Checkpoint, role: Role, found: Found, where: str) -> tuple[str, str, str] | None:
+    dims = ckpt.hparams.dims()
+    wanted = tuple(size if isinstance(size, int) else dims[size] for size in role.shape)
+    if not role.shape or _squeezed(wanted) == _squeezed(found.tensor.shape):
+        return None
+    if found.role.name != role.name or found.tensor.codec in ("U8", "I8", "I32", "U32"):  # fused, or packed values
+        return None
+    return (
+        f"{where}{role.name} has shape {list(found.tensor.shape)}, the config says {list(wanted)}",
+        f"dimensions {', '.join(map(str, role.shape))}; stored as {found.names[0]}",
+        "head and config are of different models, or the config was edited",
+    )
+
+
+def shapes(ckpt: Checkpoint) -> Report:
+    for where, roles, _ in _layers(ckpt):
+        for found in roles.values():
+            wrong = _wrong(ckpt, found.role, found, f"{where} ")
+            if wrong is not None:
+                yield wrong
+    for role, layer, standing in find_trunk(ckpt):
+        if standing is None:
+            continue
+        wrong = _wrong(ckpt, role, standing, "" if layer is None else f"layer {layer} ")
+        if wrong is not None:
+            yield wrong
+
+
+def expert_layout(ckpt: Checkpoint) -> Report:
+    if ckpt.dialect == "gguf":
+        return
+    names = head_names(ckpt)
+    fused = [n for n in names if n.endswith(("experts.gate_up_proj", "experts.down_proj"))]
+    single = [n for n in names if ".experts." in n and n not in fused and n.split(".experts.")[1][0].isdigit()]
+    if fused and single:
+        yield (
+            f"the head holds experts both fused and one by one: {fused[0]}, {single[0]}",
+            f"{len(fused)} fused and {len(single)} single expert tensors",
+            "keep one layout: extract the head from its release again",
+        )
+
+
+def order(ckpt: Checkpoint) -> Report:
+    if ckpt.gaps:
+        yield (
+            f"{len(ckpt.gaps)} tensor(s) do not follow the one before: {', '.join(ckpt.gaps[:3])}",
+            "llama.cpp demands offsets equal to the running padded sum",
+            f"any writing verb of mtptools puts them in order: mtptools strip {ckpt.path.name} -o OUT",
+        )

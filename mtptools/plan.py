@@ -1,0 +1,228 @@
+"""A plan: what will be written, tensor by tensor, before a byte is. Flat, total, printable.
+
+Every tensor of every input is either the source of an entry or in the dropped list with a reason; the
+constructor checks it. The writer does what the plan says and nothing else; tests compare plans.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from mtptools.checkpoint import Checkpoint
+from mtptools.codecs import CODECS
+from mtptools.containers.gguf import Metadata
+from mtptools.tensors import Blob, Tensor
+
+__all__ = ["Change", "Dropped", "Entry", "Input", "OutFile", "Plan", "SideFile", "human_bytes"]
+
+Action = Literal["keep", "rename", "transform", "recode", "insert"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of the output.
+
+    name      its name there
+    source    where its rows come from, already in the output's layout and shape
+    codec     type in the output
+    values    (from, to) value conventions, None when values stay
+    input     "trunk" or "donor"
+    names     names of the input tensors it is made of
+    head      True for a tensor of the head
+    """
+
+    name: str
+    source: Tensor
+    codec: str
+    input: str
+    names: tuple[str, ...]
+    values: tuple[str, str] | None = None
+    head: bool = False
+
+    @property
+    def passes(self) -> bool:
+        """True when the output's bytes are the input's bytes."""
+        return self.values is None and self.codec == self.source.codec
+
+    @property
+    def action(self) -> Action:
+        if self.input == "donor":
+            return "insert"
+        if self.values is not None:
+            return "transform"
+        if self.codec != self.source.codec:
+            return "recode"
+        return "keep" if self.names == (self.name,) else "rename"
+
+    @property
+    def output(self) -> Tensor:
+        """The tensor as the output's header describes it: its size is the output's, its place not known yet."""
+        return Tensor(self.name, self.source.shape, self.codec, (Blob(Path(), 0, self.nbytes),))
+
+    @property
+    def nbytes(self) -> int:
+        shape = self.source.shape
+        return self.source.n_rows * CODECS[self.codec].row_bytes(shape[-1] if shape else 1)
+
+
+@dataclass(frozen=True)
+class OutFile:
+    """One weight file of the output: its header's metadata and its tensors in order."""
+
+    name: str
+    container: Literal["gguf", "safetensors"]
+    metadata: Metadata | dict[str, str]
+    entries: tuple[Entry, ...]
+    alignment: int = 32
+
+
+@dataclass(frozen=True)
+class SideFile:
+    """A file that is not weights: copied from `source`, or with `content` made anew."""
+
+    name: str
+    source: Path | None = None
+    content: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """An input tensor that is not in the output, and why."""
+
+    input: str
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Change:
+    """One changed metadata key or configuration field; None means absent."""
+
+    key: str
+    before: object
+    after: object
+
+
+@dataclass(frozen=True)
+class Input:
+    """A checkpoint the plan reads, under its label."""
+
+    label: str
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one command will write.
+
+    folder  True: the output is a folder; False: one file, or a set of shards beside each other
+    facts   what was decided and why, for people
+    """
+
+    verb: str
+    inputs: tuple[Input, ...]
+    files: tuple[OutFile, ...]
+    side: tuple[SideFile, ...] = ()
+    dropped: tuple[Dropped, ...] = ()
+    changes: tuple[Change, ...] = ()
+    facts: tuple[str, ...] = ()
+    folder: bool = False
+
+    def __post_init__(self) -> None:
+        placed = {(entry.input, name) for entry in self.entries for name in entry.names}
+        gone = {(drop.input, drop.name) for drop in self.dropped}
+        for item in self.inputs:
+            every = {(item.label, name) for name in item.checkpoint}
+            lost = every - placed - gone
+            if lost:
+                raise ValueError(f"{self.verb}: the plan says nothing of {sorted(lost)[:5]}")
+        outputs = Counter(entry.name for entry in self.entries)
+        twice = [name for name, count in outputs.items() if count > 1]
+        if twice or placed & gone:
+            raise ValueError(f"{self.verb}: planned twice: {twice or sorted(placed & gone)[:5]}")
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return tuple(entry for file in self.files for entry in file.entries)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(entry.nbytes for entry in self.entries)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "verb": self.verb,
+            "inputs": [{"label": i.label, "name": i.checkpoint.path.name} for i in self.inputs],
+            "bytes": self.nbytes,
+            "files": [
+                {
+                    "name": file.name,
+                    "container": file.container,
+                    "tensors": [_entry_json(entry) for entry in file.entries],
+                }
+                for file in self.files
+            ],
+            "side_files": [side.name for side in self.side],
+            "dropped": [{"input": d.input, "name": d.name, "reason": d.reason} for d in self.dropped],
+            "changes": [{"key": c.key, "before": c.before, "after": c.after} for c in self.changes],
+            "facts": list(self.facts),
+        }
+
+    def render(self) -> str:
+        """The plan for people: the head tensor by tensor, the rest in totals."""
+        lines = [f"{self.verb}: {human_bytes(self.nbytes)} of tensors in {len(self.files)} file(s)"]
+        lines += [f"  {fact}" for fact in self.facts]
+        kept = [entry for entry in self.entries if not entry.head]
+        for (action, source, codec), group in _groups(kept).items():
+            size = human_bytes(sum(entry.nbytes for entry in group))
+            kind = source if source == codec else f"{source} -> {codec}"
+            lines.append(f"  {action:<9} {len(group):>4} tensors  {kind:<14} {size:>10}")
+        head = [entry for entry in self.entries if entry.head]
+        if head:
+            lines.append(f"  head: {len(head)} tensors, {human_bytes(sum(entry.nbytes for entry in head))}")
+        for entry in head:
+            kind = entry.codec if entry.codec == entry.source.codec else f"{entry.source.codec} -> {entry.codec}"
+            values = f"  {entry.values[0]} -> {entry.values[1]}" if entry.values else ""
+            lines.append(f"    {entry.action:<9} {entry.name:<44} {kind:<14} {list(entry.source.shape)}{values}")
+        reasons = Counter((drop.input, drop.reason) for drop in self.dropped)
+        lines += [f"  drop      {n:>4} tensors of the {label}: {why}" for (label, why), n in reasons.items()]
+        lines += [f"  change    {c.key}: {_short(c.before)} -> {_short(c.after)}" for c in self.changes]
+        return "\n".join(lines)
+
+
+def _groups(entries: list[Entry]) -> dict[tuple[str, str, str], list[Entry]]:
+    groups: dict[tuple[str, str, str], list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault((entry.action, entry.source.codec, entry.codec), []).append(entry)
+    return groups
+
+
+def _entry_json(entry: Entry) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "action": entry.action,
+        "input": entry.input,
+        "from": list(entry.names),
+        "shape": list(entry.source.shape),
+        "type": entry.codec,
+        "source_type": entry.source.codec,
+        "values": list(entry.values) if entry.values else None,
+        "bytes": entry.nbytes,
+        "head": entry.head,
+    }
+
+
+def _short(value: object) -> str:
+    text = "absent" if value is None else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def human_bytes(n: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if n < 1000:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1000
+    return f"{n:.2f} GB"

@@ -1,0 +1,104 @@
+"""What was made from what: enough to check an output later, without a clock and without a path in it.
+
+The receipt stands beside the output (`OUT.receipt.json`, or `mtptools-receipt.json` in a folder); a short form
+of it, with the head's digests, is inside the output's own metadata.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from mtptools import __version__
+from mtptools.checkpoint import Checkpoint
+from mtptools.containers.safetensors import parse_json
+from mtptools.errors import CorruptError
+from mtptools.plan import Plan
+
+__all__ = ["KEY_PREFIX", "RECEIPT_KEY", "SCHEMA", "build", "inside", "load_beside", "load_inside", "receipt_path"]
+
+SCHEMA: Final = 1
+KEY_PREFIX: Final = "mtptools."
+RECEIPT_KEY: Final = "mtptools.receipt"
+FOLDER_NAME: Final = "mtptools-receipt.json"
+
+
+def receipt_path(out: Path, folder: bool) -> Path:
+    return out / FOLDER_NAME if folder else out.with_name(out.name + ".receipt.json")
+
+
+def _sources(plan: Plan) -> list[dict[str, Any]]:
+    out = []
+    for item in plan.inputs:
+        ckpt = item.checkpoint
+        files = []
+        for file in ckpt.files:
+            with open(file.path, "rb") as handle:
+                digest = hashlib.sha256(handle.read(file.header)).hexdigest()
+            files.append({"name": file.path.name, "bytes": file.size, "header_sha256": digest})
+        out.append({"label": item.label, "name": ckpt.path.name, "dialect": ckpt.dialect, "files": files})
+    return out
+
+
+def build(plan: Plan, digests: Mapping[str, str], head_sha256: Mapping[str, str]) -> dict[str, Any]:
+    """The full receipt. `digests` is xxh3-128 per output tensor, `head_sha256` sha256 per tensor of the head."""
+    return {
+        "schema": SCHEMA,
+        "tool": "mtptools",
+        "version": __version__,
+        "verb": plan.verb,
+        "sources": _sources(plan),
+        "changes": plan.to_json()["changes"],
+        "facts": list(plan.facts),
+        "tensors": [
+            {
+                "name": entry.name,
+                "action": entry.action,
+                "input": entry.input,
+                "from": list(entry.names) if len(entry.names) <= 4 else [entry.names[0], "...", entry.names[-1]],
+                "type": entry.codec,
+                "bytes_pass": entry.passes,
+                "xxh3_128": digests[entry.name],
+            }
+            | ({"sha256": head_sha256[entry.name]} if entry.name in head_sha256 else {})
+            for entry in plan.entries
+        ],
+        "verification": None,
+    }
+
+
+def inside(plan: Plan, head_sha256: Mapping[str, str]) -> str:
+    """The short form for an output's own metadata. Its length depends on the plan alone, not on the digests."""
+    names = [entry.name for entry in plan.entries if entry.head]
+    record = {
+        "schema": SCHEMA,
+        "version": __version__,
+        "verb": plan.verb,
+        "sources": [{"label": i.label, "name": i.checkpoint.path.name} for i in plan.inputs],
+        "head_sha256": {name: head_sha256.get(name, "0" * 64) for name in names},
+    }
+    return json.dumps(record, separators=(",", ":"))
+
+
+def load_inside(ckpt: Checkpoint) -> dict[str, Any] | None:
+    """The short receipt in a checkpoint's own metadata, if there is one."""
+    texts = [str(ckpt.metadata[RECEIPT_KEY])] if RECEIPT_KEY in ckpt.metadata else []
+    texts += [str(f.metadata[RECEIPT_KEY]) for f in ckpt.files if RECEIPT_KEY in f.metadata]
+    if not texts:
+        return None
+    record = parse_json(texts[0].encode("utf-8", "surrogateescape"), ckpt.path)
+    return record if isinstance(record, dict) else None
+
+
+def load_beside(ckpt: Checkpoint) -> dict[str, Any] | None:
+    """The full receipt beside a checkpoint, if there is one. Raises CorruptError when it cannot be one."""
+    path = receipt_path(ckpt.path, ckpt.path.is_dir())
+    if not path.is_file():
+        return None
+    record = parse_json(path.read_bytes(), path)
+    if not isinstance(record, dict) or not isinstance(record.get("tensors"), list):
+        raise CorruptError("not a receipt of mtptools", where=path, hint="remove it, or make the output again")
+    return record

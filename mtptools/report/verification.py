@@ -1,0 +1,180 @@
+"""One verification: what each level found, what fails it, as a table to paste and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from mtptools import __version__
+from mtptools.errors import UsageError
+from mtptools.ops.lineage import Lineage
+from mtptools.ops.validate import Result
+
+if TYPE_CHECKING:  # torch is loaded only by --parity
+    from mtptools.decoder.acceptance import Acceptance
+    from mtptools.decoder.report import DecoderReport
+
+__all__ = ["DEAD", "RELATIVE", "SCHEMA", "Threshold", "Verification"]
+
+SCHEMA: Final = 1
+# A head below this acceptance of its first draft is dead (0 to 5 % is what wrong layouts and lost norms give).
+DEAD: Final = 0.10
+# Share of the baseline's acceptance, per k, that passes when nothing else is asked for.
+RELATIVE: Final = 0.85
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """absolute: least acceptance of the first draft, 0 to 1; relative: least share of the baseline's rate, per k."""
+
+    absolute: float = DEAD
+    relative: float = RELATIVE
+
+    @classmethod
+    def parse(cls, text: str | None) -> Threshold:
+        """ "0.6" is absolute, "95%" relative to the baseline. Raises UsageError."""
+        if text is None:
+            return cls()
+        try:
+            value = float(text.removesuffix("%"))
+        except ValueError:
+            value = -1.0
+        if text.endswith("%") and 0 <= value <= 100:
+            return cls(relative=value / 100)
+        if not text.endswith("%") and 0 <= value <= 1:
+            return cls(absolute=value)
+        raise UsageError(
+            f"{text!r} is no acceptance",
+            where="--min-acceptance",
+            hint="0.6 (of the first draft) or 95% (of the donor's)",
+        )
+
+
+@dataclass
+class Verification:
+    """Levels of one checkpoint. `decoder` is None when only L0 and L1 were asked for.
+
+    baseline  name of what the acceptance is measured against, None without one
+    """
+
+    path: str
+    lineage: list[Lineage]
+    static: Result
+    decoder: DecoderReport | None = None
+    baseline: str | None = None
+    baseline_acceptance: list[Acceptance] = field(default_factory=list)
+    threshold: Threshold = field(default_factory=Threshold)
+
+    def failures(self) -> list[str]:
+        """Why it does not pass, each with its level; empty when it does."""
+        out = [f"L0 lineage: {item.what}" for item in self.lineage if item.verdict == "fail"]
+        out += [f"L1 static: [{f.check}] {f.what}" for f in self.static.findings if f.severity == "error"]
+        if self.decoder is not None:
+            out += self._parity() + self._acceptance()
+        return out
+
+    def _parity(self) -> list[str]:
+        assert self.decoder is not None
+        first = self.decoder.first_difference()
+        if first is None:
+            return []
+        tokens = "tokens agree, logits do not" if first.same_tokens else "other tokens"
+        return [f"L2 parity: {first.arm} differs from token {first.first_difference} on ({tokens})"]
+
+    def _acceptance(self) -> list[str]:
+        assert self.decoder is not None
+        out = []
+        first = self.decoder.acceptance[0]
+        if first.per_position[0] < self.threshold.absolute:
+            out.append(
+                f"L3 acceptance: {first.per_position[0]:.1%} of first drafts, at least "
+                f"{self.threshold.absolute:.1%} is wanted"
+            )
+        before = {one.k: one for one in self.baseline_acceptance}
+        for one in self.decoder.acceptance:
+            base = before.get(one.k)
+            if base is not None and one.rate < self.threshold.relative * base.rate:
+                out.append(
+                    f"L3 acceptance: k={one.k}: {one.rate:.1%} of drafts, the baseline has {base.rate:.1%}, at least "
+                    f"{self.threshold.relative:.0%} of that is wanted"
+                )
+        if out and self.decoder.diagnosis:
+            out.append(f"diagnosis: {self.decoder.diagnosis}")
+        return out
+
+    def to_json(self) -> dict[str, Any]:
+        failures = self.failures()
+        return {
+            "schema": SCHEMA,
+            "version": __version__,
+            "path": self.path,
+            "ok": not failures,
+            "failures": failures,
+            "lineage": [item.to_json() for item in self.lineage],
+            "static": self.static.to_json(),
+            "decoder": None if self.decoder is None else self.decoder.to_json(),
+            "baseline": {"name": self.baseline, "acceptance": [a.to_json() for a in self.baseline_acceptance]}
+            if self.baseline
+            else None,
+            "threshold": {"absolute": self.threshold.absolute, "relative": self.threshold.relative},
+        }
+
+    def render(self) -> str:
+        """Markdown that can be pasted into a model card."""
+        lines = [f"verify {self.path}", ""]
+        for item in self.lineage:
+            lines.append(f"L0 lineage     {item.verdict}: {item.against}: {item.what}")
+        errors = sum(1 for f in self.static.findings if f.severity == "error")
+        lines.append(
+            f"L1 static      {'pass' if self.static.ok else 'fail'}: {len(self.static.passed)} checks without a "
+            f"finding, {errors} error(s), {len(self.static.findings) - errors} warning(s)"
+        )
+        lines += [f"               {f.severity}: [{f.check}] {f.what}" for f in self.static.findings]
+        if self.decoder is not None:
+            lines += self._decoder_lines()
+        failures = self.failures()
+        lines += ["", "PASS" if not failures else "FAIL", *(f"  {failure}" for failure in failures)]
+        return "\n".join(lines)
+
+    def _decoder_lines(self) -> list[str]:
+        report = self.decoder
+        assert report is not None
+        rows = sum(arm.compared for arm in report.parity)
+        print_ = report.fingerprint
+        lines = [
+            f"L2 parity      {'pass' if report.parity_ok else 'fail'}: {len(report.parity)} arms, {rows} logits rows "
+            f"compared bit for bit ({print_['dtype']} on {print_['device']})",
+            f"L3 acceptance  {report.prompts} prompts, {report.tokens} tokens each, {report.distinct:.0%} distinct",
+            "",
+            *acceptance_table(report, self.baseline_acceptance),
+            "",
+        ]
+        for control in report.controls:
+            lines.append(
+                f"L4 control     {control.verdict:<8} {control.name}: {control.acceptance:.1%} (as it is "
+                f"{control.base:.1%})"
+            )
+        if report.powerless:
+            lines.append(f"               these prompts cannot see: {', '.join(report.powerless)}")
+        if report.diagnosis:
+            lines.append(f"diagnosis      {report.diagnosis}")
+        return lines
+
+
+def acceptance_table(report: DecoderReport, baseline: list[Acceptance]) -> list[str]:
+    """A Markdown table: one row per k, one column per draft position."""
+    deepest = max(report.ks)
+    base = {one.k: one for one in baseline}
+    head = ["k", "prompts", "tokens", "parity", *(f"pos {n + 1}" for n in range(deepest)), "rate", "mean length"]
+    head += ["baseline rate"] if base else []
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for one in report.acceptance:
+        arms = [arm for arm in report.parity if f"k={one.k}" in arm.arm.replace(",", " ").split()]
+        cells = [str(one.k), str(report.prompts), str(report.prompts * report.tokens)]
+        cells.append("exact" if all(arm.equal for arm in arms) else "DIFFERS")
+        cells += [f"{one.per_position[n]:.1%}" if n < one.k else "" for n in range(deepest)]
+        cells += [f"{one.rate:.1%}", f"{one.mean_length:.2f}"]
+        if base:
+            cells.append(f"{base[one.k].rate:.1%}" if one.k in base else "")
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
