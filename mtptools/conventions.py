@@ -73,14 +73,6 @@ def _whole(found: list[Tensor], name: str) -> Tensor:
     return found[0].renamed(name)
 
 
-def _flat(found: list[Tensor], name: str) -> Tensor:
-    """[1, n] as [n]."""
-    tensor = found[0]
-    if len(tensor.shape) == 2 and tensor.shape[0] == 1:
-        tensor = tensor.reshaped(tensor.shape[1:])
-    return tensor.renamed(name)
-
-
 def _half(which: int) -> Callable[[list[Tensor], str], Tensor]:
     """One half of the rows of each expert of a fused [experts, gate + up, hidden]."""
 
@@ -89,7 +81,8 @@ def _half(which: int) -> Callable[[list[Tensor], str], Tensor]:
         if len(fused.shape) != 3 or fused.shape[1] % 2:
             raise CorruptError(
                 f"{fused.name} has shape {list(fused.shape)}, not [experts, 2 * ffn, hidden]",
-                hint="mtptools inspect shows what the file holds",
+                where=fused.blobs[0].path,
+                hint="the fused experts of this release are damaged: download them again",
             )
         experts, both, hidden = fused.shape
         ffn = both // 2
@@ -103,7 +96,6 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
     layout.name: layout
     for layout in (
         Layout("whole", False, _whole),
-        Layout("flat", False, _flat),
         Layout("stack_experts", True, stack),
         Layout("gate_half", False, _half(0)),
         Layout("up_half", False, _half(1)),

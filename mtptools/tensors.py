@@ -63,12 +63,6 @@ class Tensor:
     def renamed(self, name: str) -> Tensor:
         return replace(self, name=name)
 
-    def reshaped(self, shape: tuple[int, ...]) -> Tensor:
-        """The same bytes under another shape with the same rows or the same values (a squeeze)."""
-        if prod(shape) != self.n_values:
-            raise ValueError(f"{self.name}: cannot view {self.shape} as {shape}")
-        return replace(self, shape=shape)
-
     def chunks(self, size: int = 8 << 20) -> Iterator[Blob]:
         """The blobs, cut to runs of at most `size` bytes, in order."""
         for blob in self.blobs:

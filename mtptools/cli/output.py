@@ -43,18 +43,15 @@ def progress(total: int, label: str, *, quiet: bool) -> Iterator[Callable[[int],
 
 
 def table(rows: Sequence[Sequence[object]], *, header: Sequence[str] = (), indent: str = "") -> str:
-    """Rows as aligned columns; numbers to the right."""
+    """Rows as aligned columns."""
     cells = [[str(cell) for cell in row] for row in ([header] if header else []) + list(rows)]
     if not cells:
         return ""
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    lines = []
-    for row in cells:
-        parts = [
-            cell.rjust(width) if cell[:1].isdigit() or cell.endswith("%") else cell.ljust(width)
-            for cell, width in zip(row, widths, strict=True)
-        ]
-        lines.append((indent + "  ".join(parts)).rstrip())
+    lines = [
+        (indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
+        for row in cells
+    ]
     if header:
         lines.insert(1, indent + "  ".join("-" * width for width in widths))
     return "\n".join(lines)

@@ -89,7 +89,8 @@ def qwen_moe(at: str) -> tuple[Role, ...]:
         Role("ffn_gate_exps.weight", ("experts", "moe_ffn", "hidden"), gate),
         Role("ffn_up_exps.weight", ("experts", "moe_ffn", "hidden"), up),
         Role("ffn_down_exps.weight", ("experts", "hidden", "moe_ffn"), down),
-        Role("ffn_gate_inp_shexp.weight", ("hidden",), (Source(f"{at}shared_expert_gate.weight", "flat"),), "router"),
+        # [1, hidden] in HF and in files of current converters, [hidden] in older files; llama.cpp takes both.
+        matrix("ffn_gate_inp_shexp.weight", (1, "hidden"), f"{at}shared_expert_gate.weight", kind="router"),
         matrix("ffn_gate_shexp.weight", ("shexp_ffn", "hidden"), f"{at}shared_expert.gate_proj.weight"),
         matrix("ffn_up_shexp.weight", ("shexp_ffn", "hidden"), f"{at}shared_expert.up_proj.weight"),
         matrix("ffn_down_shexp.weight", ("hidden", "shexp_ffn"), f"{at}shared_expert.down_proj.weight"),

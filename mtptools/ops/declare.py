@@ -111,6 +111,8 @@ def gguf_changes(before: Checkpoint, after: Metadata) -> list[Change]:
     out = []
     for key in dict.fromkeys((*after, *before.metadata)):
         left, right = before.metadata.stored.get(key), after.stored.get(key)
+        if key.startswith(KEY_PREFIX):  # a receipt is not a fact about the model
+            continue
         if left is not None and right is not None and left.encoded() == right.encoded():
             continue
         out.append(Change(key, _shown(left), _shown(right)))

@@ -11,7 +11,6 @@ import xxhash
 from mtptools.checkpoint import Checkpoint
 from mtptools.ops.declare import changes_between, gguf_changes
 from mtptools.plan import Change
-from mtptools.receipt import KEY_PREFIX
 from mtptools.tensors import Tensor, read_blob
 
 __all__ = ["Diff", "diff", "digest"]
@@ -115,7 +114,5 @@ def _renamed(
 
 def _metadata(a: Checkpoint, b: Checkpoint) -> list[Change]:
     if a.dialect == "gguf" and b.dialect == "gguf":
-        changes = gguf_changes(a, b.metadata)
-    else:
-        changes = changes_between(a.config, b.config)
-    return [change for change in changes if not change.key.startswith(KEY_PREFIX)]
+        return gguf_changes(a, b.metadata)
+    return changes_between(a.config, b.config)

@@ -13,7 +13,7 @@ from mtptools.tokens import tokenizer_facts
 
 __all__ = ["inspect"]
 
-_EMBEDDINGS = ("token_embd.weight", "output.weight", "embed_tokens.weight", "lm_head.weight")
+_EMBEDDINGS = {"token_embd", "output", "embed_tokens", "lm_head"}
 
 
 def inspect(ckpt: Checkpoint) -> dict[str, Any]:
@@ -42,11 +42,17 @@ def inspect(ckpt: Checkpoint) -> dict[str, Any]:
     return out
 
 
+def _is_embedding(name: str) -> bool:
+    """Embeddings or output matrix, in either dialect."""
+    parts = name.split(".")
+    return parts[-1] == "weight" and parts[-2] in _EMBEDDINGS and parts[0] != "blk"
+
+
 def _of_family(ckpt: Checkpoint) -> dict[str, Any]:
     family, hparams = ckpt.family, ckpt.hparams
     names = set(head_names(ckpt))
     head_bytes = sum(ckpt[name].nbytes for name in names)
-    shared = sum(t.nbytes for n, t in ckpt.items() if n.endswith(_EMBEDDINGS) and n not in names)
+    shared = sum(t.nbytes for n, t in ckpt.items() if _is_embedding(n) and n not in names)
     total = sum(tensor.nbytes for tensor in ckpt.values())
     layers = [find_head(ckpt, layer) for layer in range(max(hparams.depth, 1))]
     return {

@@ -1,0 +1,301 @@
+"""extract, strip and graft. The oracle is llama.cpp's converter, which wrote the GGUF fixtures from the HF ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf as gguf_py
+import pytest
+
+from mtptools.checkpoint import Checkpoint, open_checkpoint
+from mtptools.codecs import encode
+from mtptools.containers.gguf_values import array_value, scalar_value
+from mtptools.errors import CodecError, IncompatibleError, InputError, MissingHeadError, MissingRoleError, UsageError
+from mtptools.head import head_names
+from mtptools.ops.compatible import FINDINGS
+from mtptools.ops.diff import diff
+from mtptools.ops.extract import extract, strip
+from mtptools.ops.graft import graft
+from mtptools.ops.validate import validate
+from mtptools.plan import Plan
+from mtptools.writer import write
+from tests import rewrite
+from tests.conftest import FIXTURES
+
+
+def made(plan: Plan, path: Path) -> Checkpoint:
+    write(plan, path)
+    return open_checkpoint(path)
+
+
+@pytest.fixture
+def trunk(full: Path, tmp_path: Path) -> Checkpoint:
+    return made(strip(open_checkpoint(full), "trunk.gguf"), tmp_path / "trunk.gguf")
+
+
+def test_strip_then_graft_is_the_converters_file(full: Path, trunk: Checkpoint, tmp_path: Path) -> None:
+    donor = open_checkpoint(full)
+    out = made(graft(trunk, donor, "out.gguf"), tmp_path / "out.gguf")
+    result = diff(donor, out)
+    assert result.equal, result
+    assert len(result.kept) == len(donor)
+
+
+def test_hf_donor_gives_the_converters_head(full: Path, hf: Path, trunk: Checkpoint, tmp_path: Path) -> None:
+    """Names, 1 + w norms, expert stacking, the gate/up split: byte for byte what llama.cpp's converter writes."""
+    out = made(graft(trunk, open_checkpoint(hf), "out.gguf"), tmp_path / "out.gguf")
+    assert diff(open_checkpoint(full), out).equal
+
+
+def test_per_expert_donor_gives_the_same(hf_per_expert: Path, tmp_path: Path) -> None:
+    full = open_checkpoint(FIXTURES / "qwen35moe" / "gguf" / "model-BF16.gguf")
+    trunk = made(strip(full, "trunk.gguf"), tmp_path / "trunk.gguf")
+    donor = open_checkpoint(hf_per_expert)
+    assert any(".experts.3.up_proj" in name for name in donor)
+    assert diff(full, made(graft(trunk, donor, "out.gguf"), tmp_path / "out.gguf")).equal
+
+
+def test_strip_declares_what_the_converter_declares_without_head(trunk_q8: Path, trunk: Checkpoint) -> None:
+    """The committed trunk was converted with --no-mtp: apart from its file type and label, the same metadata."""
+    ours, theirs = trunk.metadata, open_checkpoint(trunk_q8).metadata
+    # The converter also states a size label; what it counts is not ours to change.
+    skip = {"general.file_type", "mtptools.receipt", "general.quantization_version", "general.size_label"}
+    assert {k: ours[k] for k in ours if k not in skip} == {k: theirs[k] for k in theirs if k not in skip}
+
+
+def test_gguf_py_reads_the_output(full: Path, trunk_q8: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.gguf"
+    write(graft(open_checkpoint(trunk_q8), open_checkpoint(full), out.name), out)
+    theirs, trunk = gguf_py.GGUFReader(out), gguf_py.GGUFReader(trunk_q8)
+    before = {t.name: t.data.tobytes() for t in trunk.tensors}
+    after = {t.name: t.data.tobytes() for t in theirs.tensors}
+    assert {name: after[name] for name in before} == before
+    arch = theirs.fields["general.architecture"].contents()
+    assert theirs.fields[f"{arch}.nextn_predict_layers"].contents() == 1
+    blocks = theirs.fields[f"{arch}.block_count"].contents()
+    assert blocks == trunk.fields[f"{arch}.block_count"].contents() + 1
+    assert len(theirs.fields[f"{arch}.attention.recurrent_layers"].contents()) == blocks
+    assert theirs.fields[f"{arch}.rope.dimension_sections"].contents() == (
+        trunk.fields[f"{arch}.rope.dimension_sections"].contents()
+    )
+
+
+@pytest.mark.parametrize(("kind", "expected"), [(None, "Q8_0"), ("BF16", "BF16"), ("Q4_0", "Q4_0"), ("f16", "F16")])
+def test_head_type_of_an_hf_donor(kind: str | None, expected: str, hf: Path, trunk_q8: Path, tmp_path: Path) -> None:
+    donor = open_checkpoint(hf)
+    out = made(graft(open_checkpoint(trunk_q8), donor, "out.gguf", head_type=kind), tmp_path / "out.gguf")
+    types = {name: out[name].codec for name in head_names(out)}
+    assert {t for n, t in types.items() if "norm" not in n and "gate_inp" not in n} == {expected}
+    assert {t for n, t in types.items() if "norm" in n or "gate_inp" in n} == {"F32"}
+    from mtptools.codecs import decode
+
+    name = next(n for n in out if n.endswith("nextn.eh_proj.weight"))
+    assert out[name].read() == encode(decode(donor["mtp.fc.weight"]), expected)
+
+
+def test_gguf_donor_keeps_its_types_unless_told(full: Path, trunk_q8: Path) -> None:
+    donor, base = open_checkpoint(full), open_checkpoint(trunk_q8)
+    head = [e for e in graft(base, donor, "o.gguf").entries if e.head]
+    assert all(entry.passes for entry in head)
+    recoded = [e for e in graft(base, donor, "o.gguf", head_type="Q8_0").entries if e.head]
+    assert {e.codec for e in recoded if not e.passes} == {"Q8_0"}
+
+
+def test_type_that_cannot_be_encoded(full: Path, trunk_q8: Path) -> None:
+    with pytest.raises(CodecError) as caught:
+        graft(open_checkpoint(trunk_q8), open_checkpoint(full), "o.gguf", head_type="Q4_K")
+    assert "Q8_0" in str(caught.value.hint)
+
+
+def test_sidecar_is_what_llama_cpp_loads(full: Path, tmp_path: Path) -> None:
+    source = open_checkpoint(full)
+    out = made(extract(source, "mtp.gguf"), tmp_path / "mtp.gguf")
+    extra = {name for name in ("token_embd.weight", "output.weight", "output_norm.weight") if name in source}
+    assert set(out) == {*head_names(source), *extra}
+    assert {k: v for k, v in out.metadata.items() if not k.startswith("mtptools.")} == dict(source.metadata)
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_a_sidecar_is_a_donor(bare: bool, full: Path, trunk: Checkpoint, tmp_path: Path) -> None:
+    source = open_checkpoint(full)
+    sidecar = made(extract(source, "mtp.gguf", bare=bare), tmp_path / "mtp.gguf")
+    assert diff(source, made(graft(trunk, sidecar, "out.gguf"), tmp_path / "out.gguf")).equal
+    if bare:
+        assert set(sidecar) == set(head_names(source))
+
+
+def test_hf_strip_graft_round_trip(hf: Path, tmp_path: Path) -> None:
+    source = open_checkpoint(hf)
+    trunk = made(strip(source, "trunk"), tmp_path / "trunk")
+    assert not head_names(trunk)
+    assert trunk.hparams.depth == 0
+    sidecar = made(extract(source, "head", bare=True), tmp_path / "head")
+    for donor in (source, sidecar):
+        plan = graft(trunk, donor, "out")
+        out = made(plan, tmp_path / f"out-{donor.path.name}")
+        assert diff(source, out).equal
+        assert out.index is not None
+        assert set(out.index["weight_map"]) == set(source)
+        assert validate(out).ok
+        assert not (out.path / "model.safetensors").exists()
+
+
+def test_hf_sidecar_has_config_tokenizer_and_shared_roles(hf: Path, tmp_path: Path) -> None:
+    source = open_checkpoint(hf)
+    out = made(extract(source, "mtp"), tmp_path / "mtp")
+    extra = [name for name in out if not name.startswith("mtp.")]
+    assert extra
+    assert all(name.endswith(("embed_tokens.weight", "lm_head.weight")) for name in extra)
+    assert out.hparams == source.hparams
+    assert (out.path / "tokenizer.json").is_file()
+
+
+def test_same_command_same_bytes(full: Path, trunk: Checkpoint, tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        write(graft(trunk, open_checkpoint(full), "out.gguf"), tmp_path / folder / "out.gguf")
+    for name in ("out.gguf", "out.gguf.receipt.json"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def split_by_gguf_py(source: Path, stem: Path) -> Path:
+    """The same file as shards, written by gguf-py."""
+    reader = gguf_py.GGUFReader(source)
+    arch = reader.fields["general.architecture"].contents()
+    writer = gguf_py.GGUFWriter(stem, arch, split_max_tensors=max(10, len(reader.tensors) // 3))
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key != "general.architecture":
+            kind = field.types[0]
+            sub = field.types[-1] if kind == gguf_py.GGUFValueType.ARRAY else None
+            writer.add_key_value(key, field.contents(), kind, sub_type=sub)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return sorted(stem.parent.glob(f"{stem.stem}-0*.gguf"))[0]
+
+
+def test_split_trunk(full: Path, trunk: Checkpoint, tmp_path: Path) -> None:
+    first = split_by_gguf_py(trunk.path, tmp_path / "split.gguf")
+    base = open_checkpoint(first)
+    shards = len(base.files)
+    assert shards > 2
+    assert diff(trunk, base).kept == tuple(trunk)
+    (tmp_path / "o").mkdir()
+    written = write(graft(base, open_checkpoint(full), "out.gguf"), tmp_path / "o" / "out.gguf")
+    out = open_checkpoint(written.path)
+    assert len(out.files) == shards + 1
+    assert [f.metadata["split.no"] for f in out.files] == list(range(shards + 1))
+    assert {f.metadata["split.count"] for f in out.files} == {shards + 1}
+    assert {f.metadata["split.tensors.count"] for f in out.files} == {len(out)}
+    assert diff(open_checkpoint(full), out).kept == tuple(open_checkpoint(full))
+    (tmp_path / "s").mkdir()
+    back = open_checkpoint(write(strip(out, "back.gguf"), tmp_path / "s" / "back.gguf").path)
+    assert len(back.files) == shards
+    assert diff(base, back).kept == tuple(base)
+    sidecar = made(extract(out, "mtp.gguf"), tmp_path / "mtp.gguf")
+    assert len(sidecar.files) == 1
+    assert "split.count" not in sidecar.metadata
+
+
+def test_declared_and_missing_is_mended(full: Path, trunk: Checkpoint, tmp_path: Path) -> None:
+    source = open_checkpoint(full)
+    broken = open_checkpoint(rewrite.gguf(full, tmp_path / "broken.gguf", drop=head_names(source)))
+    assert broken.hparams.depth == 1
+    assert diff(source, made(graft(broken, source, "a.gguf"), tmp_path / "a.gguf")).equal
+    assert diff(trunk, made(strip(broken, "b.gguf"), tmp_path / "b.gguf")).equal
+
+
+def test_scalar_and_older_metadata(full: Path, trunk: Checkpoint, tmp_path: Path) -> None:
+    """Files from before attention.recurrent_layers, and per-layer counts as arrays."""
+    arch = trunk.family.gguf_arch
+    n = trunk.hparams.n_layers
+    kv = array_value("u32", [0 if kind == "linear" else trunk.hparams.n_kv_heads for kind in trunk.hparams.layer_types])
+    old = rewrite.gguf(
+        trunk.path,
+        tmp_path / "old.gguf",
+        metadata={f"{arch}.attention.recurrent_layers": None, f"{arch}.attention.head_count_kv": kv},
+    )
+    out = made(graft(open_checkpoint(old), open_checkpoint(full), "out.gguf"), tmp_path / "out.gguf")
+    assert f"{arch}.attention.recurrent_layers" not in out.metadata
+    assert len(out.metadata[f"{arch}.attention.head_count_kv"]) == n + 1
+    assert out.metadata[f"{arch}.attention.head_count_kv"][-1] == trunk.hparams.n_kv_heads
+    assert out.hparams.layer_types == trunk.hparams.layer_types
+    assert validate(out).ok
+
+
+def test_refusals(full: Path, hf: Path, trunk: Checkpoint, tmp_path: Path) -> None:
+    source = open_checkpoint(full)
+    with pytest.raises(InputError, match="has a head already"):
+        graft(source, source, "o.gguf")
+    with pytest.raises(MissingHeadError, match="no MTP head"):
+        graft(trunk, trunk, "o.gguf")
+    empty = open_checkpoint(rewrite.gguf(full, tmp_path / "empty.gguf", drop=head_names(source)))
+    with pytest.raises(MissingHeadError, match="declares 1 MTP layer"):
+        graft(trunk, empty, "o.gguf")
+    fusion = next(name for name in source if name.endswith("nextn.eh_proj.weight"))
+    lame = open_checkpoint(rewrite.gguf(full, tmp_path / "lame.gguf", drop=(fusion,)))
+    with pytest.raises(MissingRoleError, match=r"nextn\.eh_proj\.weight"):
+        graft(trunk, lame, "o.gguf")
+    with pytest.raises(MissingHeadError):
+        strip(trunk, "o.gguf")
+    with pytest.raises(MissingHeadError):
+        extract(trunk, "o.gguf")
+    with pytest.raises(UsageError):
+        graft(made(strip(open_checkpoint(hf), "t"), tmp_path / "t"), source, "o")
+
+
+def test_every_mismatch_at_once(full: Path, trunk: Checkpoint, tmp_path: Path) -> None:
+    arch = trunk.family.gguf_arch
+    tokens = list(trunk.metadata["tokenizer.ggml.tokens"])
+    tokens[5], tokens[6] = tokens[6], tokens[5]
+    other = rewrite.gguf(
+        full,
+        tmp_path / "other.gguf",
+        metadata={
+            f"{arch}.rope.freq_base": scalar_value("f32", 12345.0),
+            f"{arch}.attention.head_count": scalar_value("u32", 1),
+            "tokenizer.ggml.tokens": array_value("string", tokens),
+        },
+    )
+    donor = open_checkpoint(other)
+    with pytest.raises(IncompatibleError) as caught:
+        graft(trunk, donor, "o.gguf")
+    ids = [finding.split("]")[0].strip("[") for finding in caught.value.findings]
+    assert ids == ["heads", "rope", "tokenizer"]
+    with pytest.raises(IncompatibleError) as caught:
+        graft(trunk, donor, "o.gguf", allow=FINDINGS)
+    assert len(caught.value.findings) == 1  # shapes depend on it: nothing can allow it
+    milder = rewrite.gguf(full, tmp_path / "m.gguf", metadata={f"{arch}.rope.freq_base": scalar_value("f32", 2.0)})
+    with pytest.raises(IncompatibleError) as caught:
+        graft(trunk, open_checkpoint(milder), "o.gguf")
+    assert "--allow-mismatch rope" in str(caught.value.hint)
+    assert "rope" in graft(trunk, open_checkpoint(milder), "o.gguf", allow=("rope",)).facts[0]
+    with pytest.raises(UsageError):
+        graft(trunk, open_checkpoint(milder), "o.gguf", allow=("colour",))
+
+
+def test_tokenizer_digest_is_one_for_gguf_and_hf(full: Path, hf: Path) -> None:
+    from mtptools.tokens import tokenizer_facts
+
+    ours, theirs = tokenizer_facts(open_checkpoint(full)), tokenizer_facts(open_checkpoint(hf))
+    assert ours is not None
+    assert theirs is not None
+    assert (ours.size, ours.digest) == (theirs.size, theirs.digest)
+
+
+def test_plan_is_total(full: Path, trunk: Checkpoint) -> None:
+    plan = graft(trunk, open_checkpoint(full), "o.gguf")
+    with pytest.raises(ValueError, match="says nothing of"):
+        Plan(plan.verb, plan.inputs, plan.files)
+    with pytest.raises(ValueError, match="planned twice"):
+        Plan(plan.verb, plan.inputs, (*plan.files, plan.files[0]), dropped=plan.dropped)
+
+
+def test_renders(full: Path, hf: Path, trunk: Checkpoint) -> None:
+    text = graft(trunk, open_checkpoint(hf), "o.gguf").render()
+    assert "nextn.eh_proj.weight" in text
+    assert "unit_offset -> plain" in text
+    assert "block_count" in text
