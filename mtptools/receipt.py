@@ -17,6 +17,7 @@ from mtptools.checkpoint import Checkpoint
 from mtptools.containers.safetensors import parse_json
 from mtptools.errors import CorruptError
 from mtptools.plan import Plan
+from mtptools.tokens import tokenizer_facts
 
 __all__ = ["KEY_PREFIX", "RECEIPT_KEY", "SCHEMA", "build", "inside", "load_beside", "load_inside", "receipt_path"]
 
@@ -73,11 +74,13 @@ def build(plan: Plan, digests: Mapping[str, str], head_sha256: Mapping[str, str]
 def inside(plan: Plan, head_sha256: Mapping[str, str]) -> str:
     """The short form for an output's own metadata. Its length depends on the plan alone, not on the digests."""
     names = [entry.name for entry in plan.entries if entry.head]
+    tokens = tokenizer_facts(plan.inputs[0].checkpoint)
     record = {
         "schema": SCHEMA,
         "version": __version__,
         "verb": plan.verb,
         "sources": [{"label": i.label, "name": i.checkpoint.path.name} for i in plan.inputs],
+        "tokenizer_sha256": None if tokens is None else tokens.digest,
         "head_sha256": {name: head_sha256.get(name, "0" * 64) for name in names},
     }
     return json.dumps(record, separators=(",", ":"))

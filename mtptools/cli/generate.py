@@ -33,6 +33,7 @@ __all__ = ["command"]
 @click.option("--head", type=PATH, help="A sidecar to take the head from.")
 @click.option("--device", default="cpu", show_default=True)
 @click.option("--dtype", default="float32", show_default=True, type=click.Choice(["float32", "bfloat16", "float16"]))
+@click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads. [default: 1 for small models]")
 @output_options
 def command(
     path: Path,
@@ -47,6 +48,7 @@ def command(
     head: Path | None,
     device: str,
     dtype: str,
+    threads: int | None,
     as_json: bool,
     quiet: bool,
     verbose: bool,
@@ -56,7 +58,7 @@ def command(
     from mtptools.cli.verifying import load
 
     ckpt = open_checkpoint(path)
-    model = load(ckpt, open_checkpoint(head) if head else None, device, dtype)
+    model = load(ckpt, open_checkpoint(head) if head else None, device, dtype, threads)
     from mtptools.decoder.acceptance import total
     from mtptools.decoder.sampling import Sampling
     from mtptools.decoder.speculate import decode_plain, decode_speculative

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-__all__ = ["emit", "note", "progress", "table"]
+__all__ = ["emit", "note", "progress", "status", "table"]
 
 
 def emit(data: Any, text: str, *, as_json: bool, quiet: bool) -> None:
@@ -40,6 +40,23 @@ def progress(total: int, label: str, *, quiet: bool) -> Iterator[Callable[[int],
             bar.update(n)
 
         yield done
+
+
+@contextlib.contextmanager
+def status(*, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A callback for what is being done now; one line on stderr that rewrites itself, on a terminal only."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda text: None
+        return
+
+    def show(text: str) -> None:
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
+
+    try:
+        yield show
+    finally:
+        show("")
 
 
 def table(rows: Sequence[Sequence[object]], *, header: Sequence[str] = (), indent: str = "") -> str:

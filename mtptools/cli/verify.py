@@ -35,6 +35,7 @@ __all__ = ["command"]
 @click.option("--serial", is_flag=True, help="Also verify drafts one by one, the oracle of the fast mode.")
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1 …")
 @click.option("--dtype", default="float32", show_default=True, type=click.Choice(["float32", "bfloat16", "float16"]))
+@click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads. [default: 1 for small models]")
 @output_options
 @click.pass_context
 def command(
@@ -53,6 +54,7 @@ def command(
     serial: bool,
     device: str,
     dtype: str,
+    threads: int | None,
     as_json: bool,
     quiet: bool,
     verbose: bool,
@@ -89,6 +91,7 @@ def command(
         serial=serial,
         device=device,
         dtype=dtype,
+        threads=threads,
         quiet=quiet or as_json,
     )
     data = result.to_json()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mtptools.checkpoint import Checkpoint, open_checkpoint
-from mtptools.cli.output import note, progress
+from mtptools.cli.output import progress, status
 from mtptools.errors import InputError, MissingExtraError, UsageError
 from mtptools.ops.lineage import lineage
 from mtptools.ops.validate import validate
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["after_graft", "load", "parse_ks", "run", "static_check"]
 
+SMALL_MODEL: Final = 200_000_000  # bytes
 DEFAULT_TOKENS: Final = 64
 DEFAULT_KS: Final = (1, 2, 3)
 Record = tuple[bool, dict[str, Any], str]
@@ -37,15 +38,24 @@ def parse_ks(text: str) -> tuple[int, ...]:
     return tuple(sorted(ks))
 
 
-def load(ckpt: Checkpoint, head: Checkpoint | None, device: str, dtype: str) -> Model:
-    """Load a model into the decoder. Raises MissingExtraError without torch."""
+def load(ckpt: Checkpoint, head: Checkpoint | None, device: str, dtype: str, threads: int | None) -> Model:
+    """Load a model into the decoder. Raises MissingExtraError without torch.
+
+    threads  of the CPU; None is one for a small model, whose matrices are not worth sharing out, else torch's choice
+    """
     try:
+        import torch
+
         from mtptools.decoder.load import load_model
         from mtptools.decoder.mtp_head import HeadWiring
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "decoder", "decoding") from error
     stated = (head or ckpt).family.wiring
     wiring = HeadWiring(stated.concat, stated.tap, stated.recycle, stated.mask_first)
+    if threads is None and ckpt.nbytes < SMALL_MODEL:
+        threads = 1
+    if threads is not None:
+        torch.set_num_threads(threads)
     return load_model(ckpt, head=head, wiring=wiring, device=device, dtype=dtype)
 
 
@@ -66,6 +76,7 @@ def run(
     controls: bool = True,
     device: str = "cpu",
     dtype: str = "float32",
+    threads: int | None = None,
     quiet: bool = False,
 ) -> Verification:
     """L0 and L1, and with `parity` L2 to L4."""
@@ -75,20 +86,20 @@ def run(
     if not parity:
         return out
     texts = (load_prompts(prompts) if prompts is not None else builtin_prompts())[:limit]
-    model = load(ckpt, head, device, dtype)
+    model = load(ckpt, head, device, dtype, threads)
     from mtptools.decoder.run import measure, verify_model
     from mtptools.decoder.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(ckpt, ckpt.hparams.vocab_size)
     ids = [tokenizer.encode(text) for text in texts]
     modes = ("fast", "serial") if serial else ("fast",)
-    out.decoder = verify_model(
-        model, ids, ks, tokens, modes=modes, controls=controls, progress=lambda text: note(text, quiet=quiet)
-    )
+    with status(quiet=quiet) as say:
+        out.decoder = verify_model(model, ids, ks, tokens, modes=modes, controls=controls, progress=say)
     if donor is not None and donor.hparams.n_layers and _has_trunk(donor):
-        note(f"baseline: {donor.path.name}", quiet=quiet)
         out.baseline = donor.path.name
-        out.baseline_acceptance = measure(load(donor, None, device, dtype), ids, ks, tokens)
+        with status(quiet=quiet) as say:
+            say(f"baseline: {donor.path.name}")
+            out.baseline_acceptance = measure(load(donor, None, device, dtype, threads), ids, ks, tokens)
     if baseline is not None:
         out.baseline = baseline.name
         out.baseline_acceptance = read_baseline(baseline)

@@ -63,6 +63,7 @@ CHECKS: Final = (
     Check("per-layer-arrays", "error", "per-layer metadata has one entry per block", validate_declared.arrays),
     Check("quantization-config", "error", "quantization_config covers the head", validate_declared.quantization),
     Check("tokenizer-size", "error", "the tokenizer fits the embedding", validate_declared.tokenizer_size),
+    Check("tokenizer-hash", "error", "the tokenizer is the one the receipt names", validate_declared.tokenizer_hash),
     Check("tokenizer-missing", "warning", "there is a tokenizer", validate_declared.tokenizer_missing),
     Check("tensor-missing", "error", "every required tensor is there", validate_tensors.missing),
     Check("tensor-unknown", "error", "no tensor without a role", validate_tensors.unknown),

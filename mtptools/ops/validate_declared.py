@@ -10,6 +10,7 @@ from mtptools.containers.gguf_values import ARRAY
 from mtptools.families.per_layer import PER_LAYER
 from mtptools.head import block_of, head_names, trunk_blocks
 from mtptools.ops.quant_config import METHODS, covers_head
+from mtptools.receipt import load_inside
 from mtptools.tokens import tokenizer_facts
 
 Report = Iterator[tuple[str, str, str]]
@@ -134,6 +135,17 @@ def tokenizer_size(ckpt: Checkpoint) -> Report:
             f"the tokenizer has {tokens.size} tokens, the embedding {ckpt.hparams.vocab_size} rows",
             f"tokenizer sha256 {tokens.digest[:16]}",
             "take tokenizer and weights from one release",
+        )
+
+
+def tokenizer_hash(ckpt: Checkpoint) -> Report:
+    tokens, record = tokenizer_facts(ckpt), load_inside(ckpt)
+    stated = record.get("tokenizer_sha256") if record is not None else None
+    if tokens is not None and stated is not None and stated != tokens.digest:
+        yield (
+            "the tokenizer is not the one this checkpoint was made with",
+            f"receipt {stated[:16]}, now {tokens.digest[:16]} with {tokens.size} tokens",
+            "put the trunk's own tokenizer back: token ids mean something else in another one",
         )
 
 

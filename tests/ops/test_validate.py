@@ -217,6 +217,18 @@ def test_tokenizer(hf: Path, tmp_path: Path) -> None:
     assert result.ok  # a warning
 
 
+def test_foreign_tokenizer_after_a_graft(full: Path, trunk_q8: Path, tmp_path: Path) -> None:
+    from mtptools.ops.graft import graft
+
+    out = tmp_path / "o.gguf"
+    write(graft(open_checkpoint(trunk_q8), open_checkpoint(full), out.name), out)
+    assert found(out) == set()
+    tokens = list(open_checkpoint(out).metadata["tokenizer.ggml.tokens"])
+    tokens[7], tokens[8] = tokens[8], tokens[7]
+    changes = {"tokenizer.ggml.tokens": array_value("string", tokens)}
+    assert found(rewrite.gguf(out, tmp_path / "f.gguf", metadata=changes)) == {"tokenizer-hash"}
+
+
 def test_both_expert_layouts(hf_per_expert: Path) -> None:
     import torch
     from safetensors.torch import load_file, save_file
