@@ -64,16 +64,18 @@ def _gguf_blocks(ckpt: Checkpoint) -> dict[int, list[str]]:
 def trunk_blocks(ckpt: Checkpoint) -> int:
     """How many trunk blocks a GGUF really holds: blocks without any `nextn.` tensor, counted from 0 without a gap.
 
-    A sidecar holds none; its declared trunk is returned then, since its head's number follows from it.
+    A sidecar holds none; its declared trunk is returned then, since its head's number follows from it. A declared
+    head that lost its fusion is still told from the trunk by what is declared.
     """
     blocks = _gguf_blocks(ckpt)
     declared = ckpt.hparams.n_layers
     if 0 not in blocks:
         return declared
+    fused = {n for n, roles in blocks.items() if any(role.startswith("nextn.") for role in roles)}
     count = 0
-    while count in blocks and not any(role.startswith("nextn.") for role in blocks[count]):
+    while count in blocks and count not in fused:
         count += 1
-    return min(count, declared) if ckpt.hparams.depth and count > declared else count
+    return count if fused or not ckpt.hparams.depth else min(count, declared)
 
 
 def head_names(ckpt: Checkpoint) -> tuple[str, ...]:

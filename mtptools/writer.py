@@ -61,6 +61,12 @@ def check_output(plan: Plan, out: Path, *, force: bool) -> None:
             raise OutputExistsError("the output exists", where=target, hint="add --force to replace it")
         if target.is_dir() != plan.folder and target.exists():
             raise UsageError("the output exists and is of another kind", where=target, hint="give another path")
+        if target.is_dir() and any(target.iterdir()) and not receipt.receipt_path(target, True).is_file():
+            raise UsageError(
+                "the folder was not made by mtptools (no receipt in it): it is not replaced, even with --force",
+                where=target,
+                hint="remove it yourself, or give another path",
+            )
     parent = out.parent
     if not parent.is_dir():
         raise SystemFailure("no such folder", where=parent, hint=f"mkdir -p {parent}")
@@ -133,8 +139,9 @@ def _header(plan: Plan, file: OutFile, sha256: dict[str, str]) -> bytes:
         first = file is plan.files[0]
         metadata = file.metadata.edited({receipt.RECEIPT_KEY: string_value(text)} if first else {})
         return gguf.header_bytes(metadata, tensors, file.alignment)
+    kept = {key: value for key, value in file.metadata.items() if not key.startswith(receipt.KEY_PREFIX)}
     head = {receipt.RECEIPT_KEY: text} if any(entry.head for entry in file.entries) else {}
-    return safetensors.header_bytes({**file.metadata, **head}, tensors)
+    return safetensors.header_bytes({**kept, **head}, tensors)
 
 
 def _write_tensor(

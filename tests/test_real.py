@@ -140,7 +140,7 @@ def test_headless_quant_people_graft_onto(hf_moe: Path, gguf_moe: Path) -> None:
     assert head["blk.40.nextn.eh_proj.weight"].codec == "Q8_0"
     assert head["blk.40.ffn_gate_inp.weight"].codec == "F32"
     assert head["blk.40.ffn_up_exps.weight"].source.shape == (256, 512, 2048)
-    assert {"qwen35moe.block_count": 41, "qwen35moe.nextn_predict_layers": 1} == {c.key: c.after for c in plan.changes}
+    assert {c.key: c.after for c in plan.changes} == {"qwen35moe.block_count": 41, "qwen35moe.nextn_predict_layers": 1}
 
 
 @pytest.mark.parametrize("name", ["Qwen--Qwen3.5-27B", "Qwen--Qwen3.5-35B-A3B"])

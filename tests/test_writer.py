@@ -96,12 +96,41 @@ def test_existing_output(full: Path, hf: Path, tmp_path: Path) -> None:
         write(strip(open_checkpoint(full), "o.gguf"), out)
     assert out.read_bytes() == b"precious"
     (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "x").write_text("")
     with pytest.raises(UsageError, match="of another kind"):
         write(strip(open_checkpoint(full), "d"), tmp_path / "d", force=True)
     with pytest.raises(UsageError, match="of another kind"):
         write(strip(open_checkpoint(hf), "o.gguf"), out, force=True)
     with pytest.raises(SystemFailure, match="no such folder"):
         write(strip(open_checkpoint(full), "o.gguf"), tmp_path / "nowhere" / "o.gguf")
+
+
+def test_force_does_not_replace_a_folder_of_others(hf: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "thesis.txt").write_text("years of work")
+    with pytest.raises(UsageError, match="not made by mtptools"):
+        write(strip(open_checkpoint(hf), "home"), home, force=True)
+    assert (home / "thesis.txt").read_text() == "years of work"
+    (tmp_path / "empty").mkdir()
+    write(strip(open_checkpoint(hf), "empty"), tmp_path / "empty", force=True)
+
+
+def test_what_is_left_out_is_said(hf: Path, tmp_path: Path) -> None:
+    import shutil
+
+    own = tmp_path / "m"
+    shutil.copytree(hf, own)
+    (own / "pytorch_model.bin").write_bytes(b"x")
+    (own / "assets").mkdir()
+    plan = strip(open_checkpoint(own), "o")
+    assert any("pytorch_model.bin" in fact for fact in plan.facts)
+    assert any("assets" in fact for fact in plan.facts)
+
+
+def test_diff_of_two_dialects(full: Path, hf: Path) -> None:
+    with pytest.raises(UsageError, match="dialect"):
+        diff(open_checkpoint(full), open_checkpoint(hf))
 
 
 def test_input_that_shrinks_while_it_is_read(full: Path, tmp_path: Path) -> None:

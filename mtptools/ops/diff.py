@@ -9,6 +9,7 @@ from typing import Any
 import xxhash
 
 from mtptools.checkpoint import Checkpoint
+from mtptools.errors import UsageError
 from mtptools.ops.declare import changes_between, gguf_changes
 from mtptools.plan import Change
 from mtptools.tensors import Tensor, read_blob
@@ -56,6 +57,11 @@ def digest(tensor: Tensor, progress: Callable[[int], None] = lambda n: None) -> 
 
 def diff(a: Checkpoint, b: Checkpoint, progress: Callable[[int], None] = lambda n: None) -> Diff:
     """Compare two checkpoints of one dialect, tensor by tensor, bytes included. `progress` is called with bytes."""
+    if a.dialect != b.dialect:
+        raise UsageError(
+            f"{a.path.name} is in the {a.dialect} dialect, {b.path.name} in {b.dialect}: names cannot be compared",
+            hint="compare two GGUF files or two Hugging Face folders",
+        )
     kept, recoded, changed = [], [], []
     for name in a:
         if name not in b:

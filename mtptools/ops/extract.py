@@ -19,7 +19,7 @@ from mtptools.ops.declare import (
     to_json_bytes,
 )
 from mtptools.ops.donor import complete_head
-from mtptools.ops.graft import index_json, side_files
+from mtptools.ops.graft import index_json, left_out, side_files
 from mtptools.plan import Dropped, Entry, Input, OutFile, Plan
 
 __all__ = ["extract", "strip"]
@@ -91,7 +91,8 @@ def strip(source: Checkpoint, out_name: str) -> Plan:
     if source.index is not None:
         made[INDEX_NAME] = index_json(source.index, files)
     changes = tuple(changes_between(source.config, config))
-    return Plan("strip", inputs, files, side_files(source, made), dropped, changes, folder=True)
+    facts = tuple(left_out(source))
+    return Plan("strip", inputs, files, side_files(source, made), dropped, changes, facts, folder=True)
 
 
 def _kept(source: Checkpoint, names: list[str]) -> tuple[Entry, ...]:

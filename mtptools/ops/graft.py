@@ -27,6 +27,7 @@ __all__ = ["graft"]
 
 HEAD_FILE = "model-mtp.safetensors"
 TRUNK_FILE = "model-trunk.safetensors"
+WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 
 
 def graft(
@@ -126,7 +127,12 @@ def _hf(trunk: Checkpoint, donor: Checkpoint, depth: int, head_type: str | None,
         name = TRUNK_FILE if file.path.name == "model.safetensors" else file.path.name
         entries = tuple(Entry(n, trunk[n], trunk[n].codec, "trunk", (n,)) for n in file.names)
         files.append(OutFile(name, "safetensors", dict(file.metadata), entries))
-    files.append(OutFile(HEAD_FILE, "safetensors", {"format": "pt"}, tuple(head)))
+    taken = {file.name for file in files}
+    head_file = next(
+        n for n in (HEAD_FILE, "model-mtp-head.safetensors", "model-mtp-graft.safetensors") if n not in taken
+    )
+    files.append(OutFile(head_file, "safetensors", {"format": "pt"}, tuple(head)))
+    facts += left_out(trunk)
     config = cover_head(hf_with_depth(trunk.config, trunk.family, depth), trunk.family, facts)
     side = side_files(trunk, {"config.json": to_json_bytes(config), INDEX_NAME: index_json(trunk.index, files)})
     return Plan(
@@ -149,6 +155,18 @@ def index_json(before: dict[str, Any] | None, files: Sequence[OutFile]) -> bytes
     return to_json_bytes({"metadata": metadata, "weight_map": dict(sorted(names.items()))})
 
 
+def left_out(ckpt: Checkpoint) -> list[str]:
+    """Facts about what stands in the folder and is not part of the checkpoint: weights of no index, folders."""
+    folder = ckpt.folder
+    if folder is None:
+        return []
+    used = {file.path.name for file in ckpt.files}
+    weights = [p.name for p in sorted(folder.iterdir()) if p.suffix in WEIGHTS and p.name not in used]
+    inner = [p.name for p in sorted(folder.iterdir()) if p.is_dir() and not p.name.startswith(".")]
+    out = [f"left out, not part of the checkpoint: {', '.join(weights)}"] if weights else []
+    return out + ([f"left out, folders are not copied: {', '.join(inner)}"] if inner else [])
+
+
 def side_files(ckpt: Checkpoint, made: dict[str, bytes]) -> tuple[SideFile, ...]:
     """The folder's other files, and the ones made anew. An earlier receipt does not describe the output."""
     skip = {*made, "mtptools-receipt.json"}
@@ -156,6 +174,6 @@ def side_files(ckpt: Checkpoint, made: dict[str, bytes]) -> tuple[SideFile, ...]
     copied = [
         SideFile(str(path), folder / path)
         for path in ckpt.side_files
-        if folder is not None and str(path) not in skip and path.suffix not in (".safetensors", ".gguf", ".bin")
+        if folder is not None and str(path) not in skip and path.suffix not in WEIGHTS
     ]
     return (*copied, *(SideFile(name, content=content) for name, content in made.items()))

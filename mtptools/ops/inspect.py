@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from mtptools.checkpoint import Checkpoint
-from mtptools.errors import UnknownFamilyError
+from mtptools.errors import InputError
 from mtptools.head import find_head, head_names
 from mtptools.receipt import load_inside
 from mtptools.tokens import tokenizer_facts
@@ -19,7 +19,8 @@ _EMBEDDINGS = {"token_embd", "output", "embed_tokens", "lm_head"}
 def inspect(ckpt: Checkpoint) -> dict[str, Any]:
     """Container, dialect, family, depth, head roles, sizes, tokenizer and receipt of a checkpoint.
 
-    An unknown architecture is no error here: what needs a family is None then, and `family_error` says why.
+    An architecture that is unknown, or a config that contradicts itself, is no error here: what needs a family is
+    None then, and `family_error` says why.
     """
     tokens = tokenizer_facts(ckpt)
     out: dict[str, Any] = {
@@ -37,7 +38,7 @@ def inspect(ckpt: Checkpoint) -> dict[str, Any]:
     }
     try:
         out |= _of_family(ckpt)
-    except UnknownFamilyError as error:
+    except InputError as error:
         out["family_error"] = str(error)
     return out
 

@@ -87,7 +87,7 @@ def block_count(ckpt: Checkpoint) -> Report:
             f"{key} = {stated}; blk.{highest}.* is there",
             f"mtptools extract {ckpt.path.name} -o head.gguf, mtptools strip, then mtptools graft: that sets both keys",
         )
-    if nextn and trunk_blocks(ckpt) < ckpt.hparams.n_layers and not _is_sidecar(ckpt):
+    if nextn and trunk_blocks(ckpt) != ckpt.hparams.n_layers and not _is_sidecar(ckpt):
         yield (
             f"the head stands at block {min(nextn)}, block_count and depth put it at {ckpt.hparams.n_layers}",
             f"{key} = {stated}, nextn_predict_layers = {ckpt.hparams.depth}",

@@ -64,6 +64,14 @@ def test_block_count_without_the_head(gguf: Callable[..., Path], ckpt: Checkpoin
     assert "block-count" in found(path)
 
 
+def test_block_count_one_short_with_the_depth_right(gguf: Callable[..., Path], ckpt: Checkpoint) -> None:
+    """llama.cpp would take the last trunk block for the head."""
+    arch, n = ckpt.family.gguf_arch, ckpt.hparams.n_layers
+    path = gguf(metadata={f"{arch}.block_count": scalar_value("u32", n), f"{arch}.attention.recurrent_layers": None})
+    found_there = [f for f in validate(open_checkpoint(path)).findings if f.check == "block-count"]
+    assert any(f"the head stands at block {n}" in f.what for f in found_there)
+
+
 def test_array_one_short(gguf: Callable[..., Path], ckpt: Checkpoint) -> None:
     arch = ckpt.family.gguf_arch
     short = array_value("bool", [kind == "linear" for kind in ckpt.hparams.layer_types])
