@@ -27,7 +27,7 @@ from mtptools.conventions import convert_values
 from mtptools.errors import CorruptError, OutputExistsError, SystemFailure, UsageError
 from mtptools.plan import Entry, OutFile, Plan, human_bytes
 
-__all__ = ["Written", "check_output", "write"]
+__all__ = ["Written", "add_verification", "check_output", "write"]
 
 CHUNK: Final = 8 << 20  # bytes copied at a time
 ROW_VALUES: Final = 1 << 20  # values decoded at a time
@@ -128,8 +128,25 @@ def _stream(plan: Plan, out: Path, stage: Path, progress: Progress) -> Written:
             shutil.copyfile(side.source, target)
     record = receipt.build(plan, digests, sha256)
     path = receipt.receipt_path(out, plan.folder)
-    (stage / path.name).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    (stage / path.name).write_text(_as_text(record), encoding="utf-8")
     return Written(out if plan.folder else out.parent / plan.files[0].name, record, path, digests)
+
+
+def _as_text(record: dict[str, Any]) -> str:
+    return json.dumps(record, indent=1) + "\n"
+
+
+def add_verification(written: Written, record: dict[str, Any]) -> None:
+    """Put what --verify found into the receipt beside an output. Replaces the receipt whole or not at all."""
+    written.receipt["verification"] = record
+    fresh = written.receipt_path.with_name(f".{written.receipt_path.name}.{os.getpid()}")
+    try:
+        fresh.write_text(_as_text(written.receipt), encoding="utf-8")
+        fresh.replace(written.receipt_path)
+    except OSError as error:
+        raise SystemFailure(f"cannot write: {error.strerror or error}", where=written.receipt_path) from error
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def _header(plan: Plan, file: OutFile, sha256: dict[str, str]) -> bytes:

@@ -1,4 +1,4 @@
-"""Names and shapes of real releases, as sparse files: every tensor resolves, none is left over, the graft is planned."""
+"""Names and shapes of real releases, as sparse files: all tensors resolve, none is left over, grafts are planned."""
 
 from __future__ import annotations
 

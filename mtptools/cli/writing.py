@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ def carry_out(
 
     verify  called with the output when --verify was given: (passed, record for the receipt, text)
     """
-    from mtptools.writer import check_output, write
+    from mtptools.writer import add_verification, check_output, write
 
     if dry_run:
         check_output(plan, out, force=force)
@@ -50,8 +49,7 @@ def carry_out(
     passed = True
     if verify is not None:
         passed, record, text = verify(written.path)
-        written.receipt["verification"] = record
-        written.receipt_path.write_text(json.dumps(written.receipt, indent=1) + "\n", encoding="utf-8")
+        add_verification(written, record)
         data["verification"] = record
         lines.append(text)
     emit(data, "\n".join(lines), as_json=as_json, quiet=quiet)

@@ -1,0 +1,136 @@
+"""How often drafts are right: counted in the real loop, or computed from a plain trace alone.
+
+Speculative output equals plain output, so which drafts a head would make, and which of them would be accepted,
+follows from the plain trace's trunk states and tokens: `simulate` runs only the head. It gives the real loop's
+counts exactly, and makes trying a head in many variants cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mtptools.decoder.mtp_head import Drafter, Head
+from mtptools.decoder.sampling import GREEDY, Sampling, choose
+from mtptools.decoder.trace import DraftCounts, Trace
+from mtptools.decoder.trunk import States
+from mtptools.errors import UsageError
+
+__all__ = ["Acceptance", "first_hits", "simulate", "total"]
+
+LOGIT_ROWS: Final = 64
+"""Rows of logits held at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """Counts of one k over all prompts.
+
+    drafted, accepted  per draft position: steps that drafted it, steps that accepted it
+    steps, emitted     verify steps, and the tokens that came out of them (accepted drafts and one more each)
+    """
+
+    k: int
+    drafted: tuple[int, ...]
+    accepted: tuple[int, ...]
+    steps: int
+    emitted: int
+
+    @property
+    def per_position(self) -> tuple[float, ...]:
+        """Accepted at a position by steps that drafted it."""
+        return tuple(a / d if d else 0.0 for a, d in zip(self.accepted, self.drafted, strict=True))
+
+    @property
+    def conditional(self) -> tuple[float, ...]:
+        """Accepted at a position given that all before it were."""
+        before = (self.drafted[:1] + self.accepted)[: len(self.accepted)]
+        return tuple(a / b if b else 0.0 for a, b in zip(self.accepted, before, strict=True))
+
+    @property
+    def rate(self) -> float:
+        """All accepted drafts by all drafts: what runtimes report."""
+        return sum(self.accepted) / sum(self.drafted) if sum(self.drafted) else 0.0
+
+    @property
+    def mean_length(self) -> float:
+        """Tokens per verify step, the step's own token included: 1 is no gain, k + 1 the most."""
+        return self.emitted / self.steps if self.steps else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **asdict(self),
+            "per_position": self.per_position,
+            "conditional": self.conditional,
+            "rate": self.rate,
+            "mean_length": self.mean_length,
+        }
+
+
+def total(k: int, counts: Sequence[DraftCounts]) -> Acceptance:
+    """Counts of several prompts as one."""
+    drafted, accepted = [0] * k, [0] * k
+    for one in counts:
+        for position, (d, a) in enumerate(zip(one.drafted, one.accepted, strict=True)):
+            drafted[position] += d
+            accepted[position] += a
+    steps, emitted = sum(one.steps for one in counts), sum(one.emitted for one in counts)
+    return Acceptance(k, tuple(drafted), tuple(accepted), steps, emitted)
+
+
+def _states(trace: Trace) -> States:
+    if trace.states is None:
+        raise UsageError("the trace kept no trunk states", hint="decode_plain(…, keep_states=True)")
+    return trace.states
+
+
+@torch.inference_mode()
+def simulate(head: Head, trace: Trace, k: int, *, sampling: Sampling = GREEDY) -> DraftCounts:
+    """What `decode_speculative(…, k)` with this head would count on the text of a plain trace."""
+    states = _states(trace).tap(head.wiring.tap)
+    text = trace.prompt + trace.tokens
+    drafter = Drafter(head)
+    counts = DraftCounts()
+    seen, emitted = 0, 1
+    while emitted < len(trace.tokens):
+        known = len(trace.prompt) + emitted
+        drafter.observe(states[seen : known - 1], text[seen + 1 : known])
+        seen = known - 1
+        drafts = drafter.draft(
+            min(k, trace.requested - emitted - 1), lambda row, at: choose(row.cpu().numpy(), at, sampling)
+        )
+        hits = 0
+        while hits < min(len(drafts), len(text) - known - 1) and drafts[hits] == text[known + hits]:
+            hits += 1
+        counts.add(len(drafts), hits)
+        emitted += hits + 1
+    return counts
+
+
+@torch.inference_mode()
+def first_hits(head: Head, trace: Trace, tapped: Tensor | None = None, lag: int = 0) -> NDArray[np.bool_]:
+    """Per emitted token but the first: is it the head's first draft, given the true text before it?
+
+    tapped  trunk states [rows, hidden] to feed instead of the wired ones
+    lag     1 feeds the current token's embedding where the next one's belongs
+    """
+    states = _states(trace).tap(head.wiring.tap) if tapped is None else tapped
+    text = trace.prompt + trace.tokens
+    slots = len(text) - 2
+    if slots < len(trace.prompt):
+        return np.zeros(0, dtype=np.bool_)
+    cache = head.layers[0].attention.new_cache()
+    tokens = text[1 - lag : 1 - lag + slots]
+    post, _ = head.step(0, states[:slots], tokens, cache, 0)
+    post = post[len(trace.prompt) - 1 :]
+    drafts: list[int] = []
+    for start in range(0, post.shape[0], LOGIT_ROWS):
+        rows = head.logits(post[start : start + LOGIT_ROWS]).cpu().numpy()
+        drafts += [int(row.argmax()) for row in rows]
+    return np.asarray(np.array(drafts) == np.array(trace.tokens[1:]), dtype=np.bool_)

@@ -1,0 +1,126 @@
+"""From a checkpoint to a model: every weight held once, in the chosen dtype; vectors and routers in float32."""
+
+from __future__ import annotations
+
+import torch
+
+from mtptools.checkpoint import Checkpoint
+from mtptools.decoder.build import Builder
+from mtptools.decoder.memory import DTYPES, check_memory
+from mtptools.decoder.model import Model
+from mtptools.decoder.mtp_head import HeadWiring
+from mtptools.decoder.ops import exact_settings
+from mtptools.decoder.parts import WeightSource
+from mtptools.decoder.selftest import self_test
+from mtptools.decoder.weights_gguf import GgufWeights
+from mtptools.decoder.weights_hf import HfWeights
+from mtptools.errors import IncompatibleError, InputError, SystemFailure, UsageError
+from mtptools.hparams import text_config
+
+__all__ = ["load_model"]
+
+
+def load_model(
+    ckpt: Checkpoint,
+    *,
+    head: Checkpoint | None = None,
+    wiring: HeadWiring | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    check: bool = True,
+) -> Model:
+    """Load a trunk and its head.
+
+    head    another checkpoint (sidecar or donor) to take the head from; embeddings and output stay the trunk's
+    wiring  how the head is connected; the default is Qwen's
+    check   run the start-up self-test of exact arithmetic on every weight shape
+
+    Raises MissingRoleError (a tensor is not there), CorruptError (shapes, values that are not finite),
+    CodecError (a type that cannot be decoded), IncompatibleError (the head is of another model), InputError
+    (tensors or settings that the formulas here do not have), SystemFailure
+    (not enough memory, no such device, arithmetic that is not exact) and UsageError (unknown dtype).
+    A checkpoint without a head loads; `Model.require_head` is what complains.
+    """
+    if dtype not in DTYPES:
+        raise UsageError(f"unknown dtype {dtype!r}", hint=f"one of: {', '.join(DTYPES)}")
+    exact_settings()
+    target = _device(device)
+    for one in (ckpt, head):
+        if one is not None:
+            _check_rope(one)
+    check_memory(ckpt, head, target, dtype)
+    source = _source(ckpt)
+    trunk_loader = Builder(source, ckpt.hparams, target, DTYPES[dtype])
+    with torch.inference_mode():
+        trunk = trunk_loader.trunk()
+        _check_claimed(source, "layer")
+        holder = ckpt if head is None else head
+        head_source = source if head is None else _source(head)
+        built = None
+        if head_source.head_depth:
+            _check_fit(ckpt, holder)
+            loader = trunk_loader if head is None else Builder(head_source, head.hparams, target, DTYPES[dtype])
+            built = loader.head(trunk, wiring or HeadWiring())
+            _check_claimed(head_source, "head")
+        model = Model(holder.path, ckpt.hparams, trunk, built, holder.hparams.depth, DTYPES[dtype], trunk.arithmetic)
+        if check:
+            self_test(model)
+    return model
+
+
+def _source(ckpt: Checkpoint) -> WeightSource:
+    if ckpt.dialect == "gguf":
+        return GgufWeights(ckpt, ckpt.hparams, ckpt.path)
+    return HfWeights(ckpt, ckpt.path)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise SystemFailure(f"device {name!r} cannot be used: {error}", hint="--device cpu") from error
+    return device
+
+
+def _check_claimed(source: WeightSource, kind: str) -> None:
+    """A bias or a scale that the formulas here do not have would be a silent fault."""
+    names = source.leftover(kind)
+    if names:
+        shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        raise InputError(
+            f"the decoder has no use for {shown}", where=source.where, hint=f"mtptools validate {source.where}"
+        )
+
+
+def _check_rope(ckpt: Checkpoint) -> None:
+    """Only plain rotary positions are computed here."""
+    if ckpt.dialect == "gguf":
+        kind = ckpt.metadata.get(f"{ckpt.metadata.get('general.architecture')}.rope.scaling.type")
+    else:
+        text = text_config(ckpt.config)
+        rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+        kind = rope.get("rope_type", rope.get("type"))
+    if kind not in (None, "none", "default", "mrope"):
+        raise InputError(
+            f"rotary positions are scaled ({kind}); the decoder knows the plain ones only",
+            where=ckpt.path,
+            hint="verify the release without that setting: the weights are the same",
+        )
+
+
+def _check_fit(trunk: Checkpoint, head: Checkpoint) -> None:
+    ours, theirs = trunk.hparams, head.hparams
+    fields = ("family", "hidden_size", "vocab_size")
+    findings = [
+        f"{field}: trunk {getattr(ours, field)}, head {getattr(theirs, field)}"
+        for field in fields
+        if getattr(ours, field) != getattr(theirs, field)
+    ]
+    if findings:
+        raise IncompatibleError(
+            "the head is of another model: " + "; ".join(findings),
+            findings,
+            where=head.path,
+            hint="take the head from the same model",
+        )

@@ -1,0 +1,42 @@
+"""A loaded model: trunk, and a head if there is one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from mtptools.decoder.mtp_head import Head
+from mtptools.decoder.ops import Arithmetic
+from mtptools.decoder.trunk import Trunk
+from mtptools.errors import MissingHeadError
+from mtptools.hparams import HParams
+
+__all__ = ["Model"]
+
+
+@dataclass(frozen=True)
+class Model:
+    """`declared` is the depth the configuration promises; without a head it tells stripped from lost."""
+
+    where: object
+    hparams: HParams
+    trunk: Trunk
+    head: Head | None
+    declared: int
+    dtype: torch.dtype
+    arithmetic: Arithmetic
+
+    def require_head(self) -> Head:
+        """The head. Raises MissingHeadError that says whether one was promised."""
+        if self.head is None:
+            promised = (
+                f"no head: the configuration declares {self.declared} MTP layer(s), their tensors are not there"
+                if self.declared
+                else "no head in this checkpoint, and none declared"
+            )
+            raise MissingHeadError(promised, where=self.where, hint=f"mtptools graft {self.where} DONOR -o OUT")
+        return self.head
+
+    def with_head(self, head: Head) -> Model:
+        return replace(self, head=head)

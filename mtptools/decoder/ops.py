@@ -1,0 +1,117 @@
+"""Row arithmetic that does not depend on how many rows there are, or on where a row stands among them.
+
+Plain matrix code breaks this: on CPU torch 2.13 a row of `x @ W.T` changes bits with the number of rows, for
+float32 even with the row's position, and an elementwise `silu` may take its scalar path for the last elements
+of whatever array it is given. So every operation that is not exact by IEEE rules (anything but + - * and
+moves) runs on tiles of a fixed number of rows:
+
+    float32 on CPU    1 row: a loop. It costs what a batch costs at these sizes.
+    everything else   16 rows, the last tile padded with zeros.
+
+Elementwise + - * of two arrays need no tiles: one rounding each, whatever the layout. Fused multiply-adds
+(`addcmul`, `lerp`) are not used, because vector and scalar code may contract them differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+__all__ = ["ALIGNMENT", "HEAD_CHUNK", "TILE", "Arithmetic", "aligned", "each_row", "exact_settings"]
+
+TILE: Final = 16
+"""Rows of a tile: measured safe for every dtype and instruction set tried; 5 to 7 rows are not."""
+
+ALIGNMENT: Final = 64
+"""Bytes. torch allocates on this boundary; a row that starts elsewhere is copied, since BLAS may branch on it."""
+
+HEAD_CHUNK: Final = 8192
+"""Rows of a reduced-precision output matrix that are widened to float32 at a time."""
+
+
+def exact_settings() -> None:
+    """Turn off the reduced-precision modes that CUDA matmuls would otherwise be allowed."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    torch.set_float32_matmul_precision("highest")
+
+
+def aligned(x: Tensor) -> Tensor:
+    """x itself, or a copy of it that starts on the allocator's boundary."""
+    return x.clone() if x.data_ptr() % ALIGNMENT else x
+
+
+def each_row(x: Tensor) -> list[Tensor]:
+    """x [rows, …] as rows of [1, …]."""
+    return [x[i : i + 1] for i in range(x.shape[0])]
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """The tile policy of one device. `tile` is the rows of a float32 tile, `wide_tile` of any other dtype."""
+
+    device: torch.device
+    tile: int
+    wide_tile: int = TILE
+
+    @classmethod
+    def on(cls, device: torch.device) -> Arithmetic:
+        return cls(device, 1 if device.type == "cpu" else TILE)
+
+    @property
+    def policy(self) -> str:
+        return f"{self.device.type}: float32 in tiles of {self.tile}, other dtypes in tiles of {self.wide_tile}"
+
+    def rows(self, fn: Callable[[Tensor], Tensor], x: Tensor, tile: int | None = None) -> Tensor:
+        """fn over tiles of x [rows, …]; `fn` maps [tile, …] to [tile, …], each row from its own row."""
+        tile = self.tile if tile is None else tile
+        n = x.shape[0]
+        if tile == 1:
+            return fn(aligned(x)) if n == 1 else torch.cat([fn(aligned(row)) for row in each_row(x)])
+        x = x.contiguous()
+        parts = []
+        for start in range(0, n, tile):
+            part = x[start : start + tile]
+            if part.shape[0] < tile:
+                padded = x.new_zeros((tile, *x.shape[1:]))
+                padded[: part.shape[0]] = part
+                part = padded
+            parts.append(fn(aligned(part)))
+        return (parts[0] if len(parts) == 1 else torch.cat(parts))[:n]
+
+    def linear(self, x: Tensor, weight: Tensor) -> Tensor:
+        """x [rows, K] float32 times weight [N, K] in its dtype: float32 [rows, N]."""
+        if weight.dtype == torch.float32:
+            if x.shape[0] == self.tile == 1:
+                return functional.linear(aligned(x), weight)
+            return self.rows(lambda part: functional.linear(part, weight), x)
+        narrow = x.to(weight.dtype)
+        return self.rows(lambda part: functional.linear(part, weight), narrow, self.wide_tile).float()
+
+    def logits(self, x: Tensor, weight: Tensor) -> Tensor:
+        """As `linear`, but always in float32: a bfloat16 output matrix makes exact ties between tokens."""
+        if weight.dtype == torch.float32:
+            return self.linear(x, weight)
+        starts = range(0, weight.shape[0], HEAD_CHUNK)
+        parts = [self.linear(x, weight[start : start + HEAD_CHUNK].float()) for start in starts]
+        return torch.cat(parts, dim=1)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x / rms(x) * weight over the last dimension, float32; `weight` is the factor itself, never w - 1."""
+
+        def norm(part: Tensor) -> Tensor:
+            return (part * part.square().mean(-1, keepdim=True).add_(eps).rsqrt_()).mul_(weight)
+
+        return self.rows(norm, x)
+
+    def silu_gate(self, x: Tensor) -> Tensor:
+        """x [rows, 2F] = [gate | up] to silu(gate) * up [rows, F]."""
+        half = x.shape[-1] // 2
+        return self.rows(lambda part: functional.silu(part[:, :half]).mul_(part[:, half:]), x)

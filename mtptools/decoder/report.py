@@ -1,0 +1,85 @@
+"""What the decoder found out about a model: levels L2, L3 and L4 of `verify`."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from mtptools.decoder.acceptance import Acceptance
+from mtptools.decoder.controls import ControlResult
+from mtptools.decoder.model import Model
+from mtptools.decoder.parity import Parity
+
+__all__ = ["DecoderReport", "fingerprint"]
+
+
+@dataclass
+class DecoderReport:
+    """prompts and tokens say how much was decoded; parity has one entry per prompt and arm.
+
+    acceptance  per k, of this model; baseline: the same of the model it is measured against
+    distinct    different tokens by emitted ones: a text that loops measures little
+    """
+
+    prompts: int
+    prompt_tokens: int
+    tokens: int
+    ks: tuple[int, ...]
+    parity: list[Parity] = field(default_factory=list)
+    acceptance: list[Acceptance] = field(default_factory=list)
+    baseline: list[Acceptance] | None = None
+    controls: list[ControlResult] = field(default_factory=list)
+    diagnosis: str | None = None
+    distinct: float = 0.0
+    plain_tokens_per_second: float = 0.0
+    fingerprint: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def parity_ok(self) -> bool:
+        return all(result.equal for result in self.parity)
+
+    @property
+    def powerless(self) -> list[str]:
+        """Controls that did not hurt: faults these prompts cannot see."""
+        return [result.name for result in self.controls if result.verdict != "hurts"]
+
+    def first_difference(self) -> Parity | None:
+        return next((result for result in self.parity if not result.equal), None)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "prompts": self.prompts,
+            "prompt_tokens": self.prompt_tokens,
+            "tokens": self.tokens,
+            "k": list(self.ks),
+            "parity": {"equal": self.parity_ok, "arms": [result.to_json() for result in self.parity]},
+            "acceptance": [one.to_json() for one in self.acceptance],
+            "baseline": None if self.baseline is None else [one.to_json() for one in self.baseline],
+            "controls": [result.to_json() for result in self.controls],
+            "powerless": self.powerless,
+            "diagnosis": self.diagnosis,
+            "distinct": self.distinct,
+            "plain_tokens_per_second": self.plain_tokens_per_second,
+            "fingerprint": self.fingerprint,
+        }
+
+
+def fingerprint(model: Model) -> dict[str, Any]:
+    """What the bits may depend on."""
+    device = model.arithmetic.device
+    found: dict[str, Any] = {
+        "torch": torch.__version__,
+        "device": str(device),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "arithmetic": model.arithmetic.policy,
+        "threads": torch.get_num_threads(),
+        "machine": platform.machine(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+    }
+    if device.type == "cuda":
+        found["gpu"] = torch.cuda.get_device_name(device)
+        found["cuda"] = torch.version.cuda
+    return found
