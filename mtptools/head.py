@@ -14,7 +14,17 @@ from mtptools.families import Family, Role
 from mtptools.families.blocks import GGUF_FUSED
 from mtptools.tensors import Tensor
 
-__all__ = ["Found", "Head", "block_of", "find_head", "find_trunk", "head_names", "hf_prefix", "trunk_blocks"]
+__all__ = [
+    "Found",
+    "Head",
+    "block_of",
+    "find_head",
+    "find_trunk",
+    "head_names",
+    "hf_prefix",
+    "is_sidecar",
+    "trunk_blocks",
+]
 
 _BLOCK: Final = re.compile(r"^blk\.(\d+)\.(.+)$")
 _WRAPPERS: Final = ("", "model.", "language_model.", "model.language_model.")
@@ -153,6 +163,11 @@ def _hf_role(ckpt: Checkpoint, role: Role, prefix: str, **numbers: int) -> Found
         if tensors and len(tensors) == len(names):
             return Found(role, layout.gather(tensors, role.name), names)
     return None
+
+
+def is_sidecar(ckpt: Checkpoint) -> bool:
+    """A head and not one trunk layer."""
+    return bool(head_names(ckpt)) and not any(found for _, layer, found in find_trunk(ckpt) if layer is not None)
 
 
 def find_trunk(ckpt: Checkpoint) -> Iterator[tuple[Role, int | None, Found | None]]:

@@ -76,6 +76,8 @@ def command(
             raise UsageError(f"--{name.replace('_', '-')} needs --parity", hint="add --parity")
     if min_acceptance and min_acceptance.endswith("%") and baseline is None and against is None:
         raise UsageError("a relative --min-acceptance needs something to compare with", hint="add --against DONOR")
+    if baseline is not None and against is not None:
+        raise UsageError("--against and --baseline are two baselines", hint="give one of them")
     result = run(
         open_checkpoint(path),
         parity=parity,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mtptools.checkpoint import Checkpoint, open_checkpoint
 from mtptools.cli.output import progress, status
 from mtptools.errors import InputError, MissingExtraError, UsageError
+from mtptools.head import is_sidecar
 from mtptools.ops.lineage import lineage
 from mtptools.ops.validate import validate
 from mtptools.prompts import builtin_prompts, load_prompts
@@ -86,48 +87,56 @@ def run(
     if not parity:
         return out
     texts = (load_prompts(prompts) if prompts is not None else builtin_prompts())[:limit]
-    model = load(ckpt, head, device, dtype, threads)
+    where = (device, dtype, threads)
+    model = load(ckpt, head, *where)
     from mtptools.decoder.run import measure, verify_model
     from mtptools.decoder.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(ckpt, ckpt.hparams.vocab_size)
     ids = [tokenizer.encode(text) for text in texts]
+    before = read_baseline(baseline, ks, tokens, ids) if baseline is not None else None
     modes = ("fast", "serial") if serial else ("fast",)
     with status(quiet=quiet) as say:
         out.decoder = verify_model(model, ids, ks, tokens, modes=modes, controls=controls, progress=say)
-    if donor is not None and donor.hparams.n_layers and _has_trunk(donor):
-        out.baseline = donor.path.name
+    if donor is not None:
+        # A sidecar has no trunk of its own: its head is measured on this one.
         with status(quiet=quiet) as say:
             say(f"baseline: {donor.path.name}")
-            out.baseline_acceptance = measure(load(donor, None, device, dtype, threads), ids, ks, tokens)
-    if baseline is not None:
-        out.baseline = baseline.name
-        out.baseline_acceptance = read_baseline(baseline)
+            other = load(ckpt, donor, *where) if is_sidecar(donor) else load(donor, None, *where)
+            out.baseline_acceptance = measure(other, ids, ks, tokens)
+        out.baseline = donor.path.name
+    if before is not None and baseline is not None:
+        out.baseline, out.baseline_acceptance = baseline.name, before
     return out
 
 
-def _has_trunk(ckpt: Checkpoint) -> bool:
-    from mtptools.head import find_trunk
-
-    return any(found is not None for _, layer, found in find_trunk(ckpt) if layer is not None)
-
-
-def read_baseline(path: Path) -> list[Acceptance]:
-    """Acceptance per k of an earlier report (`verify --parity --json`). Raises InputError."""
+def read_baseline(path: Path, ks: Sequence[int], tokens: int, prompts: Sequence[Sequence[int]]) -> list[Acceptance]:
+    """Acceptance per k of an earlier report (`verify --parity --json`) of the same prompts. Raises InputError."""
     from mtptools.decoder.acceptance import Acceptance
+    from mtptools.decoder.report import digest_prompts
 
+    hint = "make one with the same flags: mtptools verify DONOR --parity --json > report.json"
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["decoder"]["acceptance"]
-        return [
-            Acceptance(row["k"], tuple(row["drafted"]), tuple(row["accepted"]), row["steps"], row["emitted"])
-            for row in rows
-        ]
+        report = json.loads(path.read_text(encoding="utf-8"))["decoder"]
+        rows = {
+            int(row["k"]): Acceptance(
+                int(row["k"]),
+                tuple(int(n) for n in row["drafted"]),
+                tuple(int(n) for n in row["accepted"]),
+                int(row["steps"]),
+                int(row["emitted"]),
+            )
+            for row in report["acceptance"]
+        }
+        same = (report["tokens"], report["prompts_digest"]) == (tokens, digest_prompts(prompts))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"not a report with acceptance in it ({error})",
-            where=path,
-            hint="make one: mtptools verify DONOR --parity --json > report.json",
-        ) from error
+        raise InputError(f"not a report with acceptance in it ({error})", where=path, hint=hint) from error
+    if not same:
+        raise InputError("the report was made with other prompts or another --tokens", where=path, hint=hint)
+    missing = [k for k in ks if k not in rows or not rows[k].steps]
+    if missing:
+        raise InputError(f"the report says nothing of k = {', '.join(map(str, missing))}", where=path, hint=hint)
+    return [rows[k] for k in ks]
 
 
 def _record(result: Verification) -> Record:

@@ -39,12 +39,14 @@ class Control:
     """name for tables; cure completes "with …, acceptance is 71 %"; hits says which first drafts are right.
 
     plausible  whether a head so changed could be the intended one; if not, it is no diagnosis
+    must_hurt  False for a variant tried only as a diagnosis: RMSNorm's output scale hardly matters to some heads
     """
 
     name: str
     cure: str
     hits: Callable[[Head, Trace], NDArray[np.bool_]]
     plausible: Callable[[Head], bool] = lambda head: True
+    must_hurt: bool = True
 
 
 def _swapped(layer: HeadLayer) -> HeadLayer:
@@ -116,7 +118,12 @@ CONTROLS: Final = (
         _with_layers(_shifted_norms(-1.0)),
         _norms_above_one,
     ),
-    Control("norms with +1", "1 added to every norm of the head", _with_layers(_shifted_norms(1.0))),
+    Control(
+        "norms with +1",
+        "1 added to every norm of the head",
+        _with_layers(_shifted_norms(1.0)),
+        must_hurt=False,
+    ),
 )
 
 
@@ -135,6 +142,7 @@ class ControlResult:
     gained: int
     verdict: str
     plausible: bool = True
+    must_hurt: bool = True
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -163,7 +171,16 @@ def run_controls(head: Head, traces: Sequence[Trace]) -> list[ControlResult]:
             verdict = "no power"
         scores = float(hits.mean()), float(base.mean())
         results.append(
-            ControlResult(control.name, control.cure, *scores, lost, gained, verdict, control.plausible(head))
+            ControlResult(
+                control.name,
+                control.cure,
+                *scores,
+                lost,
+                gained,
+                verdict,
+                control.plausible(head),
+                control.must_hurt,
+            )
         )
     return results
 

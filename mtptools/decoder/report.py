@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,14 +16,15 @@ from mtptools.decoder.controls import ControlResult
 from mtptools.decoder.model import Model
 from mtptools.decoder.parity import Parity
 
-__all__ = ["DecoderReport", "fingerprint"]
+__all__ = ["DecoderReport", "digest_prompts", "fingerprint"]
 
 
 @dataclass
 class DecoderReport:
     """prompts and tokens say how much was decoded; parity has one entry per prompt and arm.
 
-    acceptance  per k, of this model; baseline: the same of the model it is measured against
+    acceptance  per k
+    prompts_digest  of the prompts' token ids: two reports can be compared only when these are equal
     distinct    different tokens by emitted ones: a text that loops measures little
     """
 
@@ -30,12 +34,12 @@ class DecoderReport:
     ks: tuple[int, ...]
     parity: list[Parity] = field(default_factory=list)
     acceptance: list[Acceptance] = field(default_factory=list)
-    baseline: list[Acceptance] | None = None
     controls: list[ControlResult] = field(default_factory=list)
     diagnosis: str | None = None
     distinct: float = 0.0
     plain_tokens_per_second: float = 0.0
     fingerprint: dict[str, Any] = field(default_factory=dict)
+    prompts_digest: str = ""
 
     @property
     def parity_ok(self) -> bool:
@@ -44,7 +48,7 @@ class DecoderReport:
     @property
     def powerless(self) -> list[str]:
         """Controls that did not hurt: faults these prompts cannot see."""
-        return [result.name for result in self.controls if result.verdict != "hurts"]
+        return [result.name for result in self.controls if result.must_hurt and result.verdict != "hurts"]
 
     def first_difference(self) -> Parity | None:
         return next((result for result in self.parity if not result.equal), None)
@@ -52,12 +56,12 @@ class DecoderReport:
     def to_json(self) -> dict[str, Any]:
         return {
             "prompts": self.prompts,
+            "prompts_digest": self.prompts_digest,
             "prompt_tokens": self.prompt_tokens,
             "tokens": self.tokens,
             "k": list(self.ks),
             "parity": {"equal": self.parity_ok, "arms": [result.to_json() for result in self.parity]},
             "acceptance": [one.to_json() for one in self.acceptance],
-            "baseline": None if self.baseline is None else [one.to_json() for one in self.baseline],
             "controls": [result.to_json() for result in self.controls],
             "powerless": self.powerless,
             "diagnosis": self.diagnosis,
@@ -65,6 +69,11 @@ class DecoderReport:
             "plain_tokens_per_second": self.plain_tokens_per_second,
             "fingerprint": self.fingerprint,
         }
+
+
+def digest_prompts(prompts: Sequence[Sequence[int]]) -> str:
+    """sha256 over token ids, prompt by prompt."""
+    return hashlib.sha256(json.dumps([list(ids) for ids in prompts]).encode()).hexdigest()
 
 
 def fingerprint(model: Model) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from mtptools.decoder.acceptance import Acceptance, simulate, total
 from mtptools.decoder.controls import diagnose, run_controls
 from mtptools.decoder.model import Model
 from mtptools.decoder.parity import Parity, compare
-from mtptools.decoder.report import DecoderReport, fingerprint
+from mtptools.decoder.report import DecoderReport, digest_prompts, fingerprint
 from mtptools.decoder.sampling import GREEDY, Sampling
 from mtptools.decoder.speculate import decode_plain, decode_speculative
 from mtptools.decoder.trace import DraftCounts, Trace
@@ -20,6 +20,9 @@ __all__ = ["DEFAULT_KS", "SAMPLED", "measure", "verify_model"]
 DEFAULT_KS: Final = (1, 2, 3)
 SAMPLED: Final = Sampling(temperature=0.8, top_k=40, top_p=0.95, seed=1)
 """The sampled arm: filters on, so that they are compared too."""
+
+SAMPLED_PROMPTS: Final = 2
+"""Prompts that are also decoded with sampling: it takes the same path through the model, with other drafts."""
 
 Progress = Callable[[str], None]
 
@@ -33,7 +36,6 @@ def verify_model(
     modes: Sequence[str] = ("fast",),
     samplings: Sequence[Sampling] = (GREEDY, SAMPLED),
     controls: bool = True,
-    baseline_model: Model | None = None,
     progress: Progress | None = None,
 ) -> DecoderReport:
     """Decode every prompt plainly and with every k; compare; count; try the controls.
@@ -41,8 +43,7 @@ def verify_model(
     prompts    token ids, one list a prompt
     n_tokens   tokens emitted after each
     modes      "fast", "serial"
-    samplings  the first greedy one also gives acceptance and controls; others give parity
-    baseline_model  decodes the same prompts itself; its head's acceptance is reported beside
+    samplings  the greedy one gives acceptance and controls too; others give parity, on the first prompts
 
     Raises MissingHeadError, and UsageError when there is nothing to decode. Nothing found is an error here: what
     fails a check is for the caller to say.
@@ -56,6 +57,8 @@ def verify_model(
     parity: list[Parity] = []
     for number, ids in enumerate(prompts):
         for sampling in samplings:
+            if sampling.temperature and number >= SAMPLED_PROMPTS:
+                continue
             greedy = sampling.temperature == 0
             label = f"prompt {number + 1}, {'greedy' if greedy else 'sampled'}"
             say(f"{label}, plain")
@@ -81,6 +84,7 @@ def verify_model(
         parity=parity,
         acceptance=[total(k, counts[k]) for k in ks],
         fingerprint=fingerprint(model),
+        prompts_digest=digest_prompts(prompts),
     )
     emitted = [trace.tokens for trace in plain_traces]
     if emitted:
@@ -91,9 +95,6 @@ def verify_model(
         say("controls")
         report.controls = run_controls(head, plain_traces)
         report.diagnosis = diagnose(report.controls)
-    if baseline_model is not None:
-        say("baseline")
-        report.baseline = measure(baseline_model, prompts, ks, n_tokens)
     return report
 
 

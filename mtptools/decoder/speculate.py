@@ -85,6 +85,12 @@ def _begin(model: Model, ids: Sequence[int], writer: _Writer) -> tuple[Cache, St
             f"cannot decode {writer.n} tokens after a prompt of {len(ids)}: both are at least 1, ids below {vocab}",
             hint="give a prompt, and check that the tokenizer belongs to the model",
         )
+    context = model.hparams.context_length
+    if context and len(ids) + writer.n > context:
+        raise UsageError(
+            f"a prompt of {len(ids)} tokens and {writer.n} more do not fit the model's context of {context}",
+            hint="a shorter prompt, or fewer --tokens",
+        )
     started = time.perf_counter()
     cache = model.trunk.new_cache()
     states = prefill(model, ids, cache)

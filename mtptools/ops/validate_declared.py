@@ -8,7 +8,7 @@ from mtptools.checkpoint import Checkpoint
 from mtptools.codecs import CODECS
 from mtptools.containers.gguf_values import ARRAY
 from mtptools.families.per_layer import PER_LAYER
-from mtptools.head import block_of, head_names, trunk_blocks
+from mtptools.head import block_of, head_names, is_sidecar, trunk_blocks
 from mtptools.ops.quant_config import METHODS, covers_head
 from mtptools.receipt import load_inside
 from mtptools.tokens import tokenizer_facts
@@ -21,16 +21,6 @@ def _depth_key(ckpt: Checkpoint) -> str:
         return f"{ckpt.family.gguf_arch}.nextn_predict_layers"
     inside = isinstance(ckpt.config.get("text_config"), dict)
     return f"text_config.{ckpt.family.hf_depth}" if inside else ckpt.family.hf_depth
-
-
-def _is_sidecar(ckpt: Checkpoint) -> bool:
-    """Head tensors and no trunk layer at all."""
-    return bool(head_names(ckpt)) and not any(".layers.0.attn" in n or "blk.0.attn_norm" in n for n in _trunk(ckpt))
-
-
-def _trunk(ckpt: Checkpoint) -> list[str]:
-    head = set(head_names(ckpt))
-    return [name for name in ckpt if name not in head]
 
 
 def declared_missing(ckpt: Checkpoint) -> Report:
@@ -87,7 +77,7 @@ def block_count(ckpt: Checkpoint) -> Report:
             f"{key} = {stated}; blk.{highest}.* is there",
             f"mtptools extract {ckpt.path.name} -o head.gguf, mtptools strip, then mtptools graft: that sets both keys",
         )
-    if nextn and trunk_blocks(ckpt) != ckpt.hparams.n_layers and not _is_sidecar(ckpt):
+    if nextn and trunk_blocks(ckpt) != ckpt.hparams.n_layers and not is_sidecar(ckpt):
         yield (
             f"the head stands at block {min(nextn)}, block_count and depth put it at {ckpt.hparams.n_layers}",
             f"{key} = {stated}, nextn_predict_layers = {ckpt.hparams.depth}",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.families import Role
-from mtptools.head import Found, find_head, find_trunk, head_names
+from mtptools.head import Found, find_head, find_trunk, head_names, is_sidecar
 
 Report = Iterator[tuple[str, str, str]]
 
@@ -15,11 +15,6 @@ _COMPANIONS = (
     ".scale", ".input_scale", "_scale", "_scale_inv", "_zero_point", "_packed", "_shape", "_g_idx",
     ".qweight", ".qzeros", ".scales", ".g_idx", ".biases", "rope_freqs.weight",
 )  # fmt: skip
-
-
-def sidecar(ckpt: Checkpoint) -> bool:
-    """A head and not one trunk layer."""
-    return bool(head_names(ckpt)) and not any(found for _, layer, found in find_trunk(ckpt) if layer is not None)
 
 
 def _layers(ckpt: Checkpoint) -> Iterator[tuple[str, dict[str, Found], tuple[str, ...]]]:
@@ -37,7 +32,7 @@ def missing(ckpt: Checkpoint) -> Report:
                 f"{len(roles)} of its roles are there, {len(lost)} required ones are not",
                 "take the head from a complete donor and graft it again",
             )
-    if sidecar(ckpt):
+    if is_sidecar(ckpt):
         return
     absent = [
         role.name if layer is None else f"layer {layer} {role.name}"
