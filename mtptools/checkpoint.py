@@ -31,6 +31,7 @@ class File:
     header: int
     names: tuple[str, ...]
     metadata: Metadata | dict[str, str]
+    alignment: int = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +58,11 @@ class Checkpoint(Mapping[str, Tensor]):
     folder: Path | None = None
     side_files: tuple[Path, ...] = ()
     index: dict[str, Any] | None = None
-    alignment: int = 32
     gaps: tuple[str, ...] = ()
+
+    # One opened checkpoint is itself and no other: what is found out about it may be cached by it.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[name]
@@ -230,7 +234,15 @@ def split_name(stem: str, number: int, count: int) -> str:
 def _open_gguf(path: Path) -> Checkpoint:
     match = SPLIT.match(path.name)
     if match is None:
-        return _from_gguf(path, [gguf.read_index(path)])
+        whole = gguf.read_index(path)
+        count = whole.metadata.get("split.count", 1)
+        if isinstance(count, int) and count > 1:
+            raise CorruptError(
+                f"this is shard {whole.metadata.get('split.no')} (from 0) of {count}, under a name of its own",
+                where=path,
+                hint="give the shards their names back: NAME-00001-of-00003.gguf and so on, side by side",
+            )
+        return _from_gguf(path, [whole])
     count = int(match["count"])
     shards = []
     for number in range(1, count + 1):
@@ -276,9 +288,10 @@ def _from_gguf(path: Path, shards: list[GgufIndex]) -> Checkpoint:
         path=path,
         container="gguf",
         dialect="gguf",
-        files=tuple(File(s.path, s.path.stat().st_size, s.data_start, tuple(s.tensors), s.metadata) for s in shards),
+        files=tuple(
+            File(s.path, s.path.stat().st_size, s.data_start, tuple(s.tensors), s.metadata, s.alignment) for s in shards
+        ),
         tensors=tensors,
         metadata=shards[0].metadata,
-        alignment=shards[0].alignment,
         gaps=tuple(name for shard in shards for name in shard.gaps),
     )

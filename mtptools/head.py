@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from mtptools.checkpoint import Checkpoint
@@ -20,10 +21,14 @@ __all__ = [
     "block_of",
     "find_head",
     "find_trunk",
+    "gguf_blocks",
+    "head_blocks",
     "head_names",
     "hf_prefix",
     "is_sidecar",
+    "missing_blocks",
     "trunk_blocks",
+    "trunk_layers",
 ]
 
 _BLOCK: Final = re.compile(r"^blk\.(\d+)\.(.+)$")
@@ -63,40 +68,52 @@ def block_of(name: str) -> tuple[int, str] | None:
     return (int(match[1]), match[2]) if match else None
 
 
-def _gguf_blocks(ckpt: Checkpoint) -> dict[int, list[str]]:
+@lru_cache(maxsize=8)
+def gguf_blocks(ckpt: Checkpoint) -> dict[int, tuple[str, ...]]:
+    """Roles by block number of a GGUF."""
     blocks: dict[int, list[str]] = {}
     for name in ckpt:
         if (at := block_of(name)) is not None:
             blocks.setdefault(at[0], []).append(at[1])
-    return blocks
+    return {number: tuple(roles) for number, roles in sorted(blocks.items())}
+
+
+def head_blocks(ckpt: Checkpoint) -> tuple[int, ...]:
+    """Blocks of a GGUF from the first one with a `nextn.` tensor on. Only that tells a head's block from a trunk's."""
+    blocks = gguf_blocks(ckpt)
+    first = next((n for n, roles in blocks.items() if any(role.startswith("nextn.") for role in roles)), None)
+    return () if first is None else tuple(n for n in blocks if n >= first)
 
 
 def trunk_blocks(ckpt: Checkpoint) -> int:
-    """How many trunk blocks a GGUF really holds: blocks without any `nextn.` tensor, counted from 0 without a gap.
+    """How many blocks the trunk of a GGUF has: the number of the first head block, else all blocks.
 
-    A sidecar holds none; its declared trunk is returned then, since its head's number follows from it. A declared
-    head that lost its fusion is still told from the trunk by what is declared.
+    What is declared plays no part; `missing_blocks` tells which of them are not there.
     """
-    blocks = _gguf_blocks(ckpt)
-    declared = ckpt.hparams.n_layers
-    if 0 not in blocks:
-        return declared
-    fused = {n for n, roles in blocks.items() if any(role.startswith("nextn.") for role in roles)}
-    count = 0
-    while count in blocks and count not in fused:
-        count += 1
-    return count if fused or not ckpt.hparams.depth else min(count, declared)
+    head = head_blocks(ckpt)
+    return head[0] if head else max(gguf_blocks(ckpt), default=-1) + 1
 
 
+def missing_blocks(ckpt: Checkpoint) -> tuple[int, ...]:
+    """Trunk blocks of a GGUF that are not there, as counted and as declared. All of them in a sidecar."""
+    blocks = gguf_blocks(ckpt)
+    count = trunk_blocks(ckpt)
+    if not head_blocks(ckpt):
+        count = max(count, ckpt.hparams.n_layers)
+    return tuple(n for n in range(count) if n not in blocks)
+
+
+@lru_cache(maxsize=8)
 def head_names(ckpt: Checkpoint) -> tuple[str, ...]:
     """Names of every tensor that belongs to a head, known or not."""
     if ckpt.dialect == "gguf":
-        first = trunk_blocks(ckpt)
-        return tuple(name for name in ckpt if (at := block_of(name)) is not None and at[0] >= first)
+        blocks = set(head_blocks(ckpt))
+        return tuple(name for name in ckpt if (at := block_of(name)) is not None and at[0] in blocks)
     prefixes = tuple(wrapper + ckpt.family.hf_head for wrapper in _WRAPPERS)
     return tuple(name for name in ckpt if name.startswith(prefixes))
 
 
+@lru_cache(maxsize=8)
 def hf_prefix(ckpt: Checkpoint) -> str:
     """What stands before `layers.N.` and `embed_tokens` in this HF checkpoint."""
     for prefix in ckpt.family.hf_prefixes:
@@ -118,21 +135,18 @@ def find_head(ckpt: Checkpoint, layer: int = 0) -> Head | None:
     if not names:
         return None
     if ckpt.dialect == "gguf":
-        block = trunk_blocks(ckpt) + layer
-        return _gguf_head(ckpt, block)
+        return _gguf_head(ckpt, trunk_blocks(ckpt) + layer)
     prefix = _head_prefix(ckpt, names)
-    roles: dict[str, Found] = {}
-    missing: list[str] = []
-    claimed: set[str] = set()
-    for role in ckpt.family.head:
-        found = _hf_role(ckpt, role, prefix, d=layer)
-        if found is not None:
-            roles[role.name] = found
-            claimed.update(found.names)
-        elif role.required:
-            missing.append(role.name)
+    layers = [_hf_layer(ckpt, prefix, number) for number in range(max(ckpt.hparams.depth, layer + 1))]
+    claimed = {name for roles in layers for found in roles.values() for name in found.names}
+    missing = tuple(role.name for role in ckpt.family.head if role.required and role.name not in layers[layer])
     unknown = tuple(name for name in names if name not in claimed)
-    return Head(ckpt.hparams.n_layers + layer, roles, tuple(missing), unknown)
+    return Head(ckpt.hparams.n_layers + layer, layers[layer], missing, unknown)
+
+
+def _hf_layer(ckpt: Checkpoint, prefix: str, layer: int) -> dict[str, Found]:
+    found = {role.name: _hf_role(ckpt, role, prefix, d=layer) for role in ckpt.family.head}
+    return {name: one for name, one in found.items() if one is not None}
 
 
 def _gguf_head(ckpt: Checkpoint, block: int) -> Head:
@@ -165,9 +179,17 @@ def _hf_role(ckpt: Checkpoint, role: Role, prefix: str, **numbers: int) -> Found
     return None
 
 
+def trunk_layers(ckpt: Checkpoint) -> int:
+    """Layers of the trunk: counted in a GGUF, whose block_count may or may not include a head; declared in HF."""
+    return trunk_blocks(ckpt) if ckpt.dialect == "gguf" and gguf_blocks(ckpt) else ckpt.hparams.n_layers
+
+
 def is_sidecar(ckpt: Checkpoint) -> bool:
     """A head and not one trunk layer."""
-    return bool(head_names(ckpt)) and not any(found for _, layer, found in find_trunk(ckpt) if layer is not None)
+    if ckpt.dialect == "gguf":
+        return bool(head_blocks(ckpt)) and set(gguf_blocks(ckpt)) == set(head_blocks(ckpt))
+    layers = f"{hf_prefix(ckpt)}layers."
+    return bool(head_names(ckpt)) and not any(name.startswith(layers) for name in ckpt)
 
 
 def find_trunk(ckpt: Checkpoint) -> Iterator[tuple[Role, int | None, Found | None]]:

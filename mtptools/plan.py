@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -144,7 +145,7 @@ class Plan:
         if twice or placed & gone:
             raise ValueError(f"{self.verb}: planned twice: {twice or sorted(placed & gone)[:5]}")
 
-    @property
+    @cached_property
     def entries(self) -> tuple[Entry, ...]:
         return tuple(entry for file in self.files for entry in file.entries)
 

@@ -6,7 +6,6 @@ half-written is left. The same plan gives the same bytes: there is no clock in t
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -19,18 +18,17 @@ from typing import IO, Any, Final
 import xxhash
 
 from mtptools import receipt
-from mtptools.codecs import decode, encode
 from mtptools.containers import gguf, safetensors
 from mtptools.containers.gguf import Metadata
 from mtptools.containers.gguf_values import string_value
-from mtptools.conventions import convert_values
-from mtptools.errors import CorruptError, OutputExistsError, SystemFailure, UsageError
-from mtptools.plan import Entry, OutFile, Plan, human_bytes
+from mtptools.errors import CorruptError, SystemFailure
+from mtptools.placing import check_output, publish, receipt_of, staging
+from mtptools.plan import Entry, OutFile, Plan
+from mtptools.recode import recoded
 
-__all__ = ["Written", "add_verification", "check_output", "write"]
+__all__ = ["Written", "add_verification", "write"]
 
 CHUNK: Final = 8 << 20  # bytes copied at a time
-ROW_VALUES: Final = 1 << 20  # values decoded at a time
 Progress = Callable[[int], None]
 
 
@@ -44,81 +42,39 @@ class Written:
     digests: dict[str, str] = field(default_factory=dict)
 
 
-def check_output(plan: Plan, out: Path, *, force: bool) -> None:
-    """Refuse before any work is done: output equal to an input, already there, or no room for it.
-
-    Raises UsageError, OutputExistsError or SystemFailure.
-    """
-    targets = [out] if plan.folder else [out.parent / file.name for file in plan.files]
-    used = {file.path.resolve() for item in plan.inputs for file in item.checkpoint.files}
-    used |= {item.checkpoint.path.resolve() for item in plan.inputs}
-    for target in targets:
-        real = target.resolve()
-        same = [path for path in used if path.exists() and real.exists() and path.samefile(real)]
-        if real in used or same or (plan.folder and any(real in path.parents for path in used)):
-            raise UsageError("the output is one of the inputs", where=target, hint="give another path with -o")
-        if target.exists() and not force:
-            raise OutputExistsError("the output exists", where=target, hint="add --force to replace it")
-        if target.is_dir() != plan.folder and target.exists():
-            raise UsageError("the output exists and is of another kind", where=target, hint="give another path")
-        if target.is_dir() and any(target.iterdir()) and not receipt.receipt_path(target, True).is_file():
-            raise UsageError(
-                "the folder was not made by mtptools (no receipt in it): it is not replaced, even with --force",
-                where=target,
-                hint="remove it yourself, or give another path",
-            )
-    parent = out.parent
-    if not parent.is_dir():
-        raise SystemFailure("no such folder", where=parent, hint=f"mkdir -p {parent}")
-    side = sum(s.source.stat().st_size for s in plan.side if s.source is not None)
-    need, free = plan.nbytes + side, shutil.disk_usage(parent).free
-    if need > free:
-        raise SystemFailure(
-            f"the output needs {human_bytes(need)}, {human_bytes(free)} are free", where=parent, hint="free some space"
-        )
-
-
 def write(plan: Plan, out: Path, *, force: bool = False, progress: Progress = lambda n: None) -> Written:
     """Write the plan to `out` and its receipt beside it. `progress` is called with bytes done."""
     check_output(plan, out, force=force)
-    with _staging(out) as stage:
+    with staging(out) as stage:
         try:
             written = _stream(plan, out, stage, progress)
-            _publish(plan, out, stage)
+            publish(plan, out, stage, force=force)
         except OSError as error:
             raise SystemFailure(f"cannot write: {error.strerror or error}", where=error.filename or out) from error
     return written
 
 
-@contextlib.contextmanager
-def _staging(out: Path) -> Iterator[Path]:
-    """A temporary folder beside the output, removed whatever happens."""
-    stage = out.parent / f".{out.name}.mtptools-{os.getpid()}"
-    try:
-        stage.mkdir()
-    except OSError as error:
-        raise SystemFailure(f"cannot write: {error.strerror or error}", where=out.parent) from error
-    try:
-        yield stage
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
-
-
 def _stream(plan: Plan, out: Path, stage: Path, progress: Progress) -> Written:
     digests: dict[str, str] = {}
     sha256: dict[str, str] = {}
+    # Headers that carry the receipt are written twice: their length is known at once, the digests inside of them
+    # only after the data of every file.
+    blank = receipt.inside(plan, {})
     for file in plan.files:
-        # The header is written twice: its length is known at once, the digests inside it only after the data.
         with open(stage / file.name, "xb") as handle:
-            handle.write(_header(plan, file, {}))
+            handle.write(_header(plan, file, blank))
             for entry in file.entries:
                 _write_tensor(handle, entry, digests, sha256, progress)
                 if file.container == "gguf":
                     handle.write(bytes(-handle.tell() % file.alignment))
-            handle.seek(0)
-            handle.write(_header(plan, file, sha256))
-            handle.flush()
-            os.fsync(handle.fileno())
+            if not _carries(plan, file):
+                _sync(handle)
+    text = receipt.inside(plan, sha256)
+    for file in plan.files:
+        if _carries(plan, file):
+            with open(stage / file.name, "r+b") as handle:
+                handle.write(_header(plan, file, text))
+                _sync(handle)
         _check_header(stage / file.name, file)
     for side in plan.side:
         target = stage / side.name
@@ -127,9 +83,14 @@ def _stream(plan: Plan, out: Path, stage: Path, progress: Progress) -> Written:
         elif side.source is not None:
             shutil.copyfile(side.source, target)
     record = receipt.build(plan, digests, sha256)
-    path = receipt.receipt_path(out, plan.folder)
+    path = receipt_of(plan, out)
     (stage / path.name).write_text(_as_text(record), encoding="utf-8")
     return Written(out if plan.folder else out.parent / plan.files[0].name, record, path, digests)
+
+
+def _sync(handle: IO[bytes]) -> None:
+    handle.flush()
+    os.fsync(handle.fileno())
 
 
 def _as_text(record: dict[str, Any]) -> str:
@@ -149,16 +110,23 @@ def add_verification(written: Written, record: dict[str, Any]) -> None:
         fresh.unlink(missing_ok=True)
 
 
-def _header(plan: Plan, file: OutFile, sha256: dict[str, str]) -> bytes:
-    text = receipt.inside(plan, sha256)
+def _carries(plan: Plan, file: OutFile) -> bool:
+    """The short receipt is in the first GGUF shard, and in every safetensors file with head tensors."""
+    if file.container == "gguf":
+        return file is plan.files[0]
+    return any(entry.head for entry in file.entries)
+
+
+def _header(plan: Plan, file: OutFile, text: str) -> bytes:
+    """The header of one file; `text` is the short receipt."""
     tensors = [entry.output for entry in file.entries]
+    carried = text if _carries(plan, file) else None
     if isinstance(file.metadata, Metadata):
-        first = file is plan.files[0]
-        metadata = file.metadata.edited({receipt.RECEIPT_KEY: string_value(text)} if first else {})
+        value = None if carried is None else string_value(carried)
+        metadata = file.metadata.edited({receipt.RECEIPT_KEY: value})
         return gguf.header_bytes(metadata, tensors, file.alignment)
     kept = {key: value for key, value in file.metadata.items() if not key.startswith(receipt.KEY_PREFIX)}
-    head = {receipt.RECEIPT_KEY: text} if any(entry.head for entry in file.entries) else {}
-    return safetensors.header_bytes({**kept, **head}, tensors)
+    return safetensors.header_bytes(kept | ({receipt.RECEIPT_KEY: carried} if carried else {}), tensors)
 
 
 def _write_tensor(
@@ -167,7 +135,7 @@ def _write_tensor(
     fast = xxhash.xxh3_128()
     slow = hashlib.sha256() if entry.head else None
     done = 0
-    for data in _passed(entry) if entry.passes else _converted(entry):
+    for data in _passed(entry) if entry.passes else recoded(entry.source, entry.codec, entry.values):
         fast.update(data)
         if slow is not None:
             slow.update(data)
@@ -203,53 +171,18 @@ def _passed(entry: Entry) -> Iterator[memoryview]:
                 yield view[:n]
 
 
-def _converted(entry: Entry) -> Iterator[bytes]:
-    """Rows decoded, converted and encoded a chunk at a time."""
-    source = entry.source
-    columns = source.shape[-1] if source.shape else 1
-    step = max(1, ROW_VALUES // max(columns, 1))
-    for start in range(0, source.n_rows, step):
-        values = decode(source, start, min(start + step, source.n_rows))
-        if entry.values is not None:
-            values = convert_values(values, *entry.values)
-        yield encode(values, entry.codec)
-
-
 def _check_header(path: Path, file: OutFile) -> None:
     """Read back what was written: the same tensors, types and shapes, within the file."""
-    read = gguf.read_index(path).tensors if file.container == "gguf" else safetensors.read_index(path).tensors
+    if file.container == "gguf":
+        index = gguf.read_index(path)
+        if index.gaps or index.alignment != file.alignment:
+            raise CorruptError(f"{len(index.gaps)} tensors are not where the header says", where=path)
+        read = index.tensors
+    else:
+        read = safetensors.read_index(path).tensors
     for entry in file.entries:
         tensor = read.get(entry.name)
         if tensor is None or (tensor.shape, tensor.codec) != (entry.source.shape, entry.codec):
             raise CorruptError(f"{entry.name} was not written as planned", where=path)
     if len(read) != len(file.entries):
         raise CorruptError(f"{len(read)} tensors were written, {len(file.entries)} planned", where=path)
-
-
-def _publish(plan: Plan, out: Path, stage: Path) -> None:
-    if plan.folder:
-        retired = out.with_name(f".{out.name}.mtptools-old-{os.getpid()}")
-        if out.exists():
-            out.rename(retired)
-        try:
-            stage.rename(out)
-        except BaseException:
-            if retired.exists():
-                retired.rename(out)
-            raise
-        shutil.rmtree(retired, ignore_errors=True)
-        return
-    # The first shard goes last: until it is there, nothing opens as a checkpoint.
-    names = [file.name for file in plan.files[1:]] + [receipt.receipt_path(out, False).name, plan.files[0].name]
-    moved: list[Path] = []
-    try:
-        for name in names:
-            target = out.parent / name
-            fresh = not target.exists()
-            os.replace(stage / name, target)
-            if fresh:
-                moved.append(target)
-    except BaseException:
-        for target in moved:
-            target.unlink(missing_ok=True)
-        raise

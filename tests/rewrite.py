@@ -43,9 +43,11 @@ def gguf(
     for name, array in (add or {}).items():
         tensors.append((Tensor(name, array.shape, "F32", (Blob(out, 0, array.nbytes),)), array.tobytes()))
     with open(out, "wb") as file:
-        file.write(header_bytes(ckpt.metadata.edited(dict(metadata or {})), [t for t, _ in tensors], ckpt.alignment))
+        file.write(
+            header_bytes(ckpt.metadata.edited(dict(metadata or {})), [t for t, _ in tensors], ckpt.files[0].alignment)
+        )
         for _, data in tensors:
-            file.write(data + bytes(padded(len(data), ckpt.alignment) - len(data)))
+            file.write(data + bytes(padded(len(data), ckpt.files[0].alignment) - len(data)))
     return out
 
 

@@ -97,9 +97,9 @@ def test_existing_output(full: Path, hf: Path, tmp_path: Path) -> None:
     assert out.read_bytes() == b"precious"
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "x").write_text("")
-    with pytest.raises(UsageError, match="of another kind"):
+    with pytest.raises(UsageError, match="stands there"):
         write(strip(open_checkpoint(full), "d"), tmp_path / "d", force=True)
-    with pytest.raises(UsageError, match="of another kind"):
+    with pytest.raises(UsageError, match="stands there"):
         write(strip(open_checkpoint(hf), "o.gguf"), out, force=True)
     with pytest.raises(SystemFailure, match="no such folder"):
         write(strip(open_checkpoint(full), "o.gguf"), tmp_path / "nowhere" / "o.gguf")
@@ -131,6 +131,73 @@ def test_what_is_left_out_is_said(hf: Path, tmp_path: Path) -> None:
 def test_diff_of_two_dialects(full: Path, hf: Path) -> None:
     with pytest.raises(UsageError, match="dialect"):
         diff(open_checkpoint(full), open_checkpoint(hf))
+
+
+def test_only_plain_files_are_replaced(full: Path, tmp_path: Path) -> None:
+    import os
+
+    (tmp_path / "target").write_text("x")
+    (tmp_path / "link.gguf").symlink_to(tmp_path / "target")
+    (tmp_path / "dangling.gguf").symlink_to(tmp_path / "nothing")
+    os.mkfifo(tmp_path / "pipe.gguf")
+    for name in ("link.gguf", "dangling.gguf", "pipe.gguf"):
+        with pytest.raises(UsageError, match="stands there"):
+            write(strip(open_checkpoint(full), name), tmp_path / name, force=True)
+    assert (tmp_path / "target").read_text() == "x"
+
+
+def test_a_receipt_of_others_is_not_replaced(full: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / "o.gguf.receipt.json"
+    theirs.write_text("theirs")
+    with pytest.raises(OutputExistsError, match="receipt"):
+        write(strip(open_checkpoint(full), "o.gguf"), tmp_path / "o.gguf")
+    assert theirs.read_text() == "theirs"
+
+
+def test_a_faster_run_is_not_overwritten(full: Path, tmp_path: Path) -> None:
+    out = tmp_path / "o.gguf"
+
+    def other_run(n: int) -> None:
+        out.write_bytes(b"faster")
+
+    with pytest.raises(OutputExistsError):
+        write(strip(open_checkpoint(full), "o.gguf"), out, progress=other_run)
+    assert out.read_bytes() == b"faster"
+    assert listing(tmp_path) == {"o.gguf"}
+
+
+def test_leftovers_of_a_killed_run_are_cleared(full: Path, tmp_path: Path) -> None:
+    stale = tmp_path / ".o.gguf.mtptools-999999999"
+    stale.mkdir()
+    (stale / "half").write_bytes(b"x")
+    write(strip(open_checkpoint(full), "o.gguf"), tmp_path / "o.gguf")
+    assert listing(tmp_path) == {"o.gguf", "o.gguf.receipt.json"}
+
+
+def test_donor_lineage_repeats_the_conversion(full: Path, hf: Path, trunk_q8: Path, tmp_path: Path) -> None:
+    """An HF head as Q8_0 is not the donor's bytes, and is still what converting them again gives."""
+    donor = open_checkpoint(hf)
+    out = tmp_path / "o.gguf"
+    write(graft(open_checkpoint(trunk_q8), donor, out.name), out)
+    assert lineage(open_checkpoint(out), donor=donor)[-1].verdict == "pass"
+    name = next(
+        e.name for e in graft(open_checkpoint(trunk_q8), donor, "o").entries if e.name.endswith("eh_proj.weight")
+    )
+    other = rewrite.gguf(out, tmp_path / "other.gguf", edit={name: lambda rows: rows[::-1]})
+    assert lineage(open_checkpoint(other), donor=donor)[-1].verdict == "fail"
+
+
+def test_a_shard_under_another_name(full: Path, tmp_path: Path) -> None:
+    from mtptools.containers.gguf import split_keys
+
+    path = rewrite.gguf(full, tmp_path / "x.gguf", metadata=dict(split_keys(0, 3, 99)))
+    with pytest.raises(CorruptError, match="of 3"):
+        open_checkpoint(path)
+
+
+def test_shard_numbers_in_the_output_name(full: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="shard numbers"):
+        write(strip(open_checkpoint(full), "x"), tmp_path / "x-00001-of-00003.gguf")
 
 
 def test_input_that_shrinks_while_it_is_read(full: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import signal
 import sys
@@ -51,14 +52,24 @@ class _Verbs(click.Group):
     epilog="Examples:\n\n\b\n  mtptools inspect model.gguf\n  mtptools graft trunk.gguf donor.gguf -o out.gguf\n"
     "  mtptools verify out.gguf --parity --against donor.gguf\n\n"
     "Exit codes: 0 pass, 1 a check failed, 2 usage, 3 bad input, 4 trunk and donor incompatible, "
-    "5 cannot encode, 6 output exists, 7 environment.",
+    "5 cannot encode, 6 output exists, 7 environment, 130 stopped.",
 )
 @click.version_option(__version__, prog_name="mtptools")
 def cli() -> None:
     """Surgery on checkpoints that carry a multi-token-prediction head, and proof of the result."""
 
 
-def _report(error: MtpToolsError) -> None:
+def _report(error: MtpToolsError, as_json: bool) -> None:
+    if as_json:
+        record = {
+            "error": type(error).__name__,
+            "what": error.what,
+            "where": error.where,
+            "hint": error.hint,
+            "findings": list(error.findings) if isinstance(error, IncompatibleError) else [],
+            "exit_code": error.exit_code,
+        }
+        click.echo(json.dumps(record, indent=1))
     click.echo(f"error: {error}", err=True)
     if isinstance(error, IncompatibleError):
         for finding in error.findings:
@@ -73,11 +84,13 @@ def _terminated(signum: int, frame: FrameType | None) -> None:
 
 def main(argv: list[str] | None = None) -> Any:
     """Run the command line and exit with its code."""
-    signal.signal(signal.SIGTERM, _terminated)
+    for name in ("SIGTERM", "SIGHUP"):  # a terminal that goes away is no reason to leave half a file
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), _terminated)
     try:
         code = cli.main(args=argv, standalone_mode=False)
     except MtpToolsError as error:
-        _report(error)
+        _report(error, "--json" in (sys.argv[1:] if argv is None else argv))
         code = error.exit_code
     except click.exceptions.Exit as error:
         code = error.exit_code
@@ -85,7 +98,7 @@ def main(argv: list[str] | None = None) -> Any:
         error.show()
         code = 2
     except (KeyboardInterrupt, click.Abort):
-        click.echo("stopped: nothing was written", err=True)
+        click.echo("stopped: inputs are untouched, nothing half-written is left", err=True)
         code = 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -94,6 +107,6 @@ def main(argv: list[str] | None = None) -> Any:
         click.echo("error: out of memory\nhint: close other programs, or use a machine with more memory", err=True)
         code = 7
     except OSError as error:
-        click.echo(f"error: {error.filename or ''}: {error.strerror or error}", err=True)
+        click.echo(f"error: {error.filename or 'standard output'}: {error.strerror or error}", err=True)
         code = 7
     sys.exit(code if isinstance(code, int) else 0)

@@ -8,10 +8,22 @@ from typing import Any, Final, TypeVar
 
 import click
 
-__all__ = ["PATH", "examples", "output_options", "reading_options", "writing_options"]
+__all__ = ["PATH", "examples", "output_options", "writing_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-PATH: Final = click.Path(path_type=Path)
+
+
+class _Path(click.Path):
+    """A path that is not empty: an unset shell variable must not mean the current folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value):
+            self.fail("the path is empty; is a shell variable unset?", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+# Whether a path can be read is for opening it to find out: that error has an exit code of its own.
+PATH: Final = _Path(path_type=Path, readable=False)
 
 
 def _all(*options: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -26,7 +38,7 @@ def _all(*options: Callable[[Any], Any]) -> Callable[[F], F]:
 output_options = _all(
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout."),
     click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors; the exit code tells."),
-    click.option("-v", "--verbose", is_flag=True, help="Print every tensor."),
+    click.option("-v", "--verbose", is_flag=True, help="Say more: every tensor, every check that passed."),
 )
 
 writing_options = _all(
@@ -34,12 +46,13 @@ writing_options = _all(
     click.option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
     click.option("--force", is_flag=True, help="Replace an existing output."),
     click.option(
-        "--verify", "verify_it", is_flag=True, help="Verify the output at once; the receipt keeps the result."
+        "--verify",
+        "verify_it",
+        is_flag=True,
+        help="Verify the output at once (after graft with the decoder); the receipt keeps the result.",
     ),
     output_options,
 )
-
-reading_options = output_options
 
 
 def examples(*lines: str) -> str:

@@ -11,6 +11,10 @@ from mtptools.cli.output import emit
 
 __all__ = ["command"]
 
+DECODER_FLAGS = (
+    "k", "tokens", "prompts", "limit", "baseline", "min_acceptance", "head", "serial", "device", "dtype", "threads",
+)  # fmt: skip
+
 
 @click.command(
     epilog=examples(
@@ -70,9 +74,9 @@ def command(
     from mtptools.report.verification import Threshold
 
     ks, threshold = parse_ks(k), Threshold.parse(min_acceptance)
-    needs = {"baseline": baseline, "min_acceptance": min_acceptance, "prompts": prompts, "head": head}
-    for name, value in needs.items():
-        if value is not None and not parity:
+    stated = click.core.ParameterSource.COMMANDLINE
+    for name in DECODER_FLAGS:
+        if ctx.get_parameter_source(name) is stated and not parity:
             raise UsageError(f"--{name.replace('_', '-')} needs --parity", hint="add --parity")
     if min_acceptance and min_acceptance.endswith("%") and baseline is None and against is None:
         raise UsageError("a relative --min-acceptance needs something to compare with", hint="add --against DONOR")

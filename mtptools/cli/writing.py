@@ -27,7 +27,8 @@ def carry_out(
 
     verify  called with the output when --verify was given: (passed, record for the receipt, text)
     """
-    from mtptools.writer import add_verification, check_output, write
+    from mtptools.placing import check_output
+    from mtptools.writer import add_verification, write
 
     if dry_run:
         check_output(plan, out, force=force)

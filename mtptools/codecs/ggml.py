@@ -14,8 +14,9 @@ from mtptools.errors import CodecError
 
 __all__ = ["ENCODABLE", "decode", "encode"]
 
-# What gguf-py 0.19 can encode, byte-equal to ggml's C code.
-ENCODABLE: Final = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "TQ1_0", "TQ2_0", "MXFP4")
+# What gguf-py 0.19 can encode, byte-equal to ggml's C code, apart from the ternary TQ types: these are for models
+# trained that way, and turn any other matrix into noise.
+ENCODABLE: Final = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4")
 
 
 def decode(data: bytes, codec: str, n_cols: int) -> NDArray[np.float32]:

@@ -8,6 +8,8 @@ from typing import Final
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.errors import IncompatibleError, UsageError
+from mtptools.head import trunk_layers
+from mtptools.ops import validate_norms, validate_tensors
 from mtptools.tokens import tokenizer_facts
 
 __all__ = ["FINDINGS", "Mismatch", "mismatches", "require_match"]
@@ -16,7 +18,6 @@ __all__ = ["FINDINGS", "Mismatch", "mismatches", "require_match"]
 _COMPARED: Final[tuple[tuple[str, str, str, bool], ...]] = (
     ("hidden-size", "hidden_size", "hidden size", False),
     ("vocab-size", "vocab_size", "vocabulary size", True),
-    ("layers", "n_layers", "trunk layers", True),
     ("heads", "n_heads", "attention heads", False),
     ("kv-heads", "n_kv_heads", "key-value heads", False),
     ("head-dim", "head_dim", "head dimension", False),
@@ -29,8 +30,9 @@ _COMPARED: Final[tuple[tuple[str, str, str, bool], ...]] = (
     ("expert-ffn", "moe_intermediate_size", "expert feed-forward size", False),
     ("shared-ffn", "shared_expert_intermediate_size", "shared expert's feed-forward size", False),
 )
-FINDINGS: Final = ("family", *(row[0] for row in _COMPARED), "tokenizer")
-_FATAL: Final = {"family", *(row[0] for row in _COMPARED if not row[3])}
+_OF_THE_HEAD: Final = ("head-shape", "head-norms", "head-values")
+FINDINGS: Final = ("family", "layers", *(row[0] for row in _COMPARED), "tokenizer", *_OF_THE_HEAD)
+_FATAL: Final = {"family", "head-shape", *(row[0] for row in _COMPARED if not row[3])}
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,9 @@ def mismatches(trunk: Checkpoint, donor: Checkpoint) -> list[Mismatch]:
     out = []
     if trunk.family.name != donor.family.name:
         out.append(Mismatch("family", f"family: trunk {trunk.family.name}, donor {donor.family.name}"))
+    layers = trunk_layers(trunk), trunk_layers(donor)
+    if layers[0] != layers[1]:
+        out.append(Mismatch("layers", f"trunk layers: trunk {layers[0]}, donor {layers[1]}"))
     for key, attribute, words, _ in _COMPARED:
         left, right = getattr(trunk.hparams, attribute), getattr(donor.hparams, attribute)
         if not _equal(left, right):
@@ -73,6 +78,17 @@ def mismatches(trunk: Checkpoint, donor: Checkpoint) -> list[Mismatch]:
                 f"donor {right_tokens.size} tokens {right_tokens.digest[:12]}",
             )
         )
+    if trunk.family.name == donor.family.name:
+        out += _head(trunk, donor)
+    return out
+
+
+def _head(trunk: Checkpoint, donor: Checkpoint) -> list[Mismatch]:
+    """What is wrong with the donor's head itself: shapes, values, and norms against the trunk's of the same kind."""
+    out = [Mismatch("head-shape", what) for what, _, _ in validate_tensors.head_shapes(donor)]
+    out += [Mismatch("head-values", what) for what, _, _ in validate_norms.values(donor)]
+    reference = validate_norms.trunk_means(trunk)
+    out += [Mismatch("head-norms", f"{what} ({why})") for what, why, _ in validate_norms.judge_head(donor, reference)]
     return out
 
 
@@ -95,6 +111,10 @@ def require_match(trunk: Checkpoint, donor: Checkpoint, allowed: Sequence[str]) 
             [str(m) for m in refused],
             hint="use a donor of the same model"
             if len(free) < len(refused)
-            else "if it is meant: " + " ".join(f"--allow-mismatch {name}" for name in free),
+            else "if it is meant: " + " ".join(f"--allow-mismatch {name}" for name in dict.fromkeys(free)),
         )
-    return [f"allowed mismatch: {m}" for m in found]
+    facts = [f"allowed mismatch: {m}" for m in found]
+    for label, ckpt in (("trunk", trunk), ("donor", donor)):
+        if tokenizer_facts(ckpt) is None:
+            facts.append(f"tokenizers were not compared: the {label} brings none")
+    return facts

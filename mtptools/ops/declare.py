@@ -17,7 +17,15 @@ from mtptools.hparams import text_config
 from mtptools.plan import Change
 from mtptools.receipt import KEY_PREFIX
 
-__all__ = ["changes_between", "gguf_changes", "gguf_with_depth", "hf_with_depth", "shard_metadata", "to_json_bytes"]
+__all__ = [
+    "changes_between",
+    "gguf_changes",
+    "gguf_with_depth",
+    "hf_with_depth",
+    "shard_metadata",
+    "stated_by",
+    "to_json_bytes",
+]
 
 _SPLIT: Final = ("split.no", "split.count", "split.tensors.count")
 
@@ -51,15 +59,13 @@ def gguf_with_depth(
                     f"{full} has {stored.count} entries for {n_trunk} trunk blocks",
                     hint="mtptools validate names every such array",
                 )
-            items += _added(full, rule, donor, donor_trunk, depth - (len(items) - n_trunk), items)
+            items += _added(full, rule, donor, donor_trunk, depth - (len(items) - n_trunk))
         if items != stored.value:
             changes[full] = array_value(SCALARS[stored.item or 0][0], items)
     return metadata.edited({k: v for k, v in changes.items() if k in metadata or v is not None})
 
 
-def _added(
-    key: str, rule: str, donor: Mapping[str, Any] | None, donor_trunk: int, missing: int, items: list[Any]
-) -> list[Any]:
+def _added(key: str, rule: str, donor: Mapping[str, Any] | None, donor_trunk: int, missing: int) -> list[Any]:
     if rule == "false":
         return [False] * missing
     stated = donor.get(key) if donor is not None else None
@@ -67,8 +73,21 @@ def _added(
         return list(stated[donor_trunk : donor_trunk + missing])
     if stated is not None and not isinstance(stated, list):
         return [stated] * missing
-    # A layer with attention states its own count; layers without state 0.
-    return [max(items, default=0)] * missing
+    raise CorruptError(f"the donor does not say what {key} is for its head", hint="use another donor of the same model")
+
+
+def stated_by(donor: Checkpoint) -> Mapping[str, Any]:
+    """Per-layer metadata as a donor states it: a GGUF's own, or what an HF config says of every layer."""
+    if donor.dialect == "gguf":
+        return donor.metadata
+    h, arch = donor.hparams, donor.family.gguf_arch
+    return {
+        f"{arch}.attention.head_count": h.n_heads,
+        f"{arch}.attention.head_count_kv": h.n_kv_heads,
+        f"{arch}.feed_forward_length": h.intermediate_size,
+        f"{arch}.expert_used_count": h.n_experts_used,
+        f"{arch}.expert_feed_forward_length": h.moe_intermediate_size,
+    }
 
 
 def shard_metadata(metadata: Metadata, number: int, count: int, n_tensors: int) -> Metadata:

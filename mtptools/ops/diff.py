@@ -13,6 +13,7 @@ from mtptools.errors import UsageError
 from mtptools.ops.declare import changes_between, gguf_changes
 from mtptools.plan import Change
 from mtptools.tensors import Tensor, read_blob
+from mtptools.tokens import tokenizer_facts
 
 __all__ = ["Diff", "diff", "digest"]
 
@@ -121,4 +122,6 @@ def _renamed(
 def _metadata(a: Checkpoint, b: Checkpoint) -> list[Change]:
     if a.dialect == "gguf" and b.dialect == "gguf":
         return gguf_changes(a, b.metadata)
-    return changes_between(a.config, b.config)
+    changes = changes_between(a.config, b.config)
+    left, right = (None if facts is None else facts.digest for facts in (tokenizer_facts(a), tokenizer_facts(b)))
+    return changes if left == right else [*changes, Change("tokenizer.json", left, right)]

@@ -6,12 +6,13 @@ from typing import Final
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.codecs import CODECS, codec_named
-from mtptools.errors import CodecError, InputError, MissingHeadError, MissingRoleError, UsageError
+from mtptools.errors import CodecError, ConventionError, InputError, MissingHeadError, MissingRoleError, UsageError
 from mtptools.families import Role
-from mtptools.head import Found, Head, find_head, head_names
+from mtptools.head import Found, Head, find_head, head_names, is_sidecar, missing_blocks, trunk_blocks
+from mtptools.ops.quant_config import COMPANIONS
 from mtptools.plan import Entry
 
-__all__ = ["complete_head", "head_depth", "head_entries", "is_quantized"]
+__all__ = ["complete_head", "head_depth", "head_entries", "is_quantized", "require_trunk"]
 
 FLOATS: Final = ("F32", "F16", "BF16")
 
@@ -42,6 +43,13 @@ def complete_head(ckpt: Checkpoint) -> list[Head]:
                 where=ckpt.path,
                 hint="an incomplete head drafts nothing; take it from a complete release",
             )
+        scales = [name for name in head.unknown if name.endswith(COMPANIONS)]
+        if scales:
+            raise InputError(
+                f"the head is quantized with separate scales ({scales[0]} …), which this version does not move",
+                where=ckpt.path,
+                hint="take the head from the BF16 release",
+            )
         if head.unknown:
             raise InputError(
                 f"head tensors of no known role: {', '.join(head.unknown[:5])}",
@@ -49,6 +57,32 @@ def complete_head(ckpt: Checkpoint) -> list[Head]:
                 hint=f"{ckpt.family.name} is not this architecture, or the file is newer than this version",
             )
     return present
+
+
+def require_trunk(ckpt: Checkpoint) -> None:
+    """Refuse a GGUF whose trunk is not whole, or of which nobody can say where the trunk ends.
+
+    Raises InputError (a sidecar), MissingRoleError (blocks missing) or ConventionError (ambiguous).
+    """
+    if is_sidecar(ckpt):
+        raise InputError("a sidecar: there is no trunk in it", where=ckpt.path, hint="give the trunk it belongs to")
+    if ckpt.dialect != "gguf":
+        return
+    missing = missing_blocks(ckpt)
+    if missing:
+        raise MissingRoleError(
+            f"block(s) {', '.join(map(str, missing[:6]))} of the trunk are missing",
+            where=ckpt.path,
+            hint="download it again; mtptools validate lists what is missing",
+        )
+    hparams = ckpt.hparams
+    if hparams.depth and not head_names(ckpt) and trunk_blocks(ckpt) > hparams.n_layers:
+        raise ConventionError(
+            f"{hparams.depth} MTP layer(s) declared in {trunk_blocks(ckpt)} blocks, none with a fusion (nextn.*): "
+            f"is block {trunk_blocks(ckpt) - 1} of the trunk, or a head that lost its fusion?",
+            where=ckpt.path,
+            hint="convert the release again, without its head: convert_hf_to_gguf.py --no-mtp",
+        )
 
 
 def is_quantized(ckpt: Checkpoint) -> bool:

@@ -18,7 +18,7 @@ from mtptools.ops.declare import (
     shard_metadata,
     to_json_bytes,
 )
-from mtptools.ops.donor import complete_head
+from mtptools.ops.donor import complete_head, require_trunk
 from mtptools.ops.graft import index_json, left_out, side_files
 from mtptools.plan import Dropped, Entry, Input, OutFile, Plan
 
@@ -37,27 +37,31 @@ def extract(source: Checkpoint, out_name: str, *, bare: bool = False) -> Plan:
     bare  the head's own tensors alone: a donor, about a tenth of the size, loadable by nothing
     """
     heads = complete_head(source)
-    names = [name for head in heads for name in head.names]
-    shared = () if bare else _shared(source)
-    wanted = [name for name in source if name in {*names, *shared}]
-    entries = tuple(Entry(n, source[n], source[n].codec, "trunk", (n,), head=n in names) for n in wanted)
-    dropped = tuple(Dropped("trunk", name, "trunk") for name in source if name not in set(wanted))
-    inputs = (Input("trunk", source),)
+    names = {name for head in heads for name in head.names}
+    wanted = names | (set() if bare else set(_shared(source)))
+    entries = tuple(
+        Entry(n, source[n], source[n].codec, "source", (n,), head=n in names) for n in source if n in wanted
+    )
+    dropped = tuple(Dropped("source", name, "trunk") for name in source if name not in wanted)
+    inputs = (Input("source", source),)
     facts: tuple[str, ...] = ("bare: a donor for graft, not loadable by a runtime",) if bare else ()
     if source.dialect == "gguf":
         arch = source.family.gguf_arch
         metadata = gguf_with_depth(source.metadata, arch, trunk_blocks(source), len(heads), source.metadata)
         metadata = shard_metadata(metadata, 0, 1, len(entries))
-        file = OutFile(out_name, "gguf", metadata, entries, source.alignment)
+        file = OutFile(out_name, "gguf", metadata, entries, source.files[0].alignment)
         changes = tuple(gguf_changes(source, metadata))
         return Plan("extract", inputs, (file,), dropped=dropped, changes=changes, facts=facts)
     config = hf_with_depth(source.config, source.family, len(heads))
     if "quantization_config" in config and all(CODECS[e.source.codec].kind == "float" for e in entries):
         del config["quantization_config"]
         facts += ("quantization_config is left out: every tensor of the sidecar is float",)
+    facts += tuple(left_out(source))
     file = OutFile("model.safetensors", "safetensors", {"format": "pt"}, entries)
     made = {"config.json": to_json_bytes(config)}
-    side = tuple(s for s in side_files(source, made) if s.name != INDEX_NAME)
+    # hf_quant_config.json is read where config.json says nothing: a float sidecar must not bring it.
+    unwanted = {INDEX_NAME} | ({"hf_quant_config.json"} if "quantization_config" not in config else set())
+    side = tuple(s for s in side_files(source, made) if s.name not in unwanted)
     changes = tuple(changes_between(source.config, config))
     return Plan("extract", inputs, (file,), side, dropped, changes, facts, folder=True)
 
@@ -73,12 +77,15 @@ def _shared(source: Checkpoint) -> tuple[str, ...]:
 
 def strip(source: Checkpoint, out_name: str) -> Plan:
     """Plan a checkpoint without its head, declaring none. A declared head that is missing is undeclared."""
+    require_trunk(source)
     names = set(head_names(source))
     if not names and not source.hparams.depth:
-        raise MissingHeadError("no head to strip: none is declared and none is there", where=source.path)
-    dropped = tuple(Dropped("trunk", name, "head") for name in source if name in names)
+        raise MissingHeadError(
+            "no head to strip: none is declared and none is there", where=source.path, hint="it is a trunk already"
+        )
+    dropped = tuple(Dropped("source", name, "head") for name in source if name in names)
     groups = [[n for n in file.names if n not in names] for file in source.files]
-    inputs = (Input("trunk", source),)
+    inputs = (Input("source", source),)
     if source.dialect == "gguf":
         return _strip_gguf(source, groups, dropped, out_name, inputs)
     files = tuple(
@@ -96,7 +103,7 @@ def strip(source: Checkpoint, out_name: str) -> Plan:
 
 
 def _kept(source: Checkpoint, names: list[str]) -> tuple[Entry, ...]:
-    return tuple(Entry(n, source[n], source[n].codec, "trunk", (n,)) for n in names)
+    return tuple(Entry(n, source[n], source[n].codec, "source", (n,)) for n in names)
 
 
 def _strip_gguf(
@@ -112,6 +119,6 @@ def _strip_gguf(
         base = metadata if number == 0 or not isinstance(own, Metadata) else own
         name = out_name if count == 1 else split_name(out_name.removesuffix(".gguf"), position + 1, count)
         shard = shard_metadata(base, position, count, total)
-        files.append(OutFile(name, "gguf", shard, _kept(source, groups[number]), source.alignment))
+        files.append(OutFile(name, "gguf", shard, _kept(source, groups[number]), source.files[number].alignment))
     changes = tuple(gguf_changes(source, metadata))
     return Plan("strip", inputs, tuple(files), dropped=dropped, changes=changes)

@@ -8,8 +8,8 @@ from typing import Any
 from mtptools.checkpoint import Checkpoint, split_name
 from mtptools.containers.gguf import Metadata
 from mtptools.containers.safetensors import INDEX_NAME
-from mtptools.errors import InputError, MissingRoleError
-from mtptools.head import head_names, trunk_blocks
+from mtptools.errors import InputError
+from mtptools.head import head_names, trunk_blocks, trunk_layers
 from mtptools.ops.compatible import require_match
 from mtptools.ops.declare import (
     changes_between,
@@ -17,14 +17,16 @@ from mtptools.ops.declare import (
     gguf_with_depth,
     hf_with_depth,
     shard_metadata,
+    stated_by,
     to_json_bytes,
 )
-from mtptools.ops.donor import complete_head, head_entries, is_quantized
+from mtptools.ops.donor import complete_head, head_entries, is_quantized, require_trunk
 from mtptools.ops.quant_config import cover_head
 from mtptools.plan import Dropped, Entry, Input, OutFile, Plan, SideFile
 
 __all__ = ["graft"]
 
+DEFAULT_ALIGNMENT = 32  # of a GGUF without general.alignment
 HEAD_FILE = "model-mtp.safetensors"
 TRUNK_FILE = "model-trunk.safetensors"
 WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
@@ -48,6 +50,7 @@ def graft(
     Raises MissingHeadError, MissingRoleError, InputError (the trunk has a head), IncompatibleError, CodecError.
     """
     heads = complete_head(donor)
+    require_trunk(trunk)
     standing = head_names(trunk)
     if standing:
         raise InputError(
@@ -72,12 +75,6 @@ def _gguf(
     trunk: Checkpoint, donor: Checkpoint, heads: list[Any], out_name: str, head_type: str | None, facts: list[str]
 ) -> Plan:
     n_trunk = trunk_blocks(trunk)
-    if n_trunk < trunk.hparams.n_layers:
-        raise MissingRoleError(
-            f"block {n_trunk} of {trunk.hparams.n_layers} is missing in the trunk",
-            where=trunk.path,
-            hint="download the trunk again; mtptools validate lists what is missing",
-        )
     wanted = head_type
     if wanted is None and donor.dialect != "gguf":
         wanted = "Q8_0" if is_quantized(trunk) else "BF16"
@@ -86,7 +83,7 @@ def _gguf(
         )
     head = head_entries(donor, heads, "gguf", n_trunk, wanted)
     metadata = gguf_with_depth(
-        trunk.metadata, trunk.family.gguf_arch, n_trunk, len(heads), donor.metadata, donor.hparams.n_layers
+        trunk.metadata, trunk.family.gguf_arch, n_trunk, len(heads), stated_by(donor), trunk_layers(donor)
     )
     groups = [[Entry(n, trunk[n], trunk[n].codec, "trunk", (n,)) for n in file.names] for file in trunk.files]
     split = len(groups) > 1
@@ -106,7 +103,8 @@ def _gguf_files(trunk: Checkpoint, groups: list[list[Entry]], metadata: Metadata
     """One file, or shards: the trunk's own shards keep their tensors, the head becomes the last one."""
     count, total = len(groups), sum(map(len, groups))
     if count == 1:
-        return (OutFile(out_name, "gguf", shard_metadata(metadata, 0, 1, total), tuple(groups[0]), trunk.alignment),)
+        alone = shard_metadata(metadata, 0, 1, total)
+        return (OutFile(out_name, "gguf", alone, tuple(groups[0]), trunk.files[0].alignment),)
     stem = out_name.removesuffix(".gguf")
     files = []
     for number, entries in enumerate(groups):
@@ -115,7 +113,8 @@ def _gguf_files(trunk: Checkpoint, groups: list[list[Entry]], metadata: Metadata
         if not isinstance(base, Metadata):
             raise InputError("a GGUF shard without GGUF metadata", where=trunk.path)
         shard = shard_metadata(base, number, count, total)
-        files.append(OutFile(split_name(stem, number + 1, count), "gguf", shard, tuple(entries), trunk.alignment))
+        alignment = trunk.files[number].alignment if number < len(trunk.files) else DEFAULT_ALIGNMENT
+        files.append(OutFile(split_name(stem, number + 1, count), "gguf", shard, tuple(entries), alignment))
     return tuple(files)
 
 

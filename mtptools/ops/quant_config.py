@@ -10,33 +10,46 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from mtptools.errors import InputError
+from mtptools.errors import CorruptError, InputError
 from mtptools.families import Family
 
-__all__ = ["METHODS", "Exclusion", "cover_head", "covers_head"]
+__all__ = ["COMPANIONS", "METHODS", "Exclusion", "cover_head", "covers_head"]
+
+# Names of the tensors that stand beside quantized values: they belong to a role and are none of their own.
+COMPANIONS: Final = (
+    ".scale", ".input_scale", ".weight_scale", ".weight_scale_2", ".weight_scale_inv", ".weight_zero_point",
+    ".weight_shape", ".weight_g_idx", ".weight_packed", ".qweight", ".qzeros", ".scales", ".g_idx", ".biases",
+    ".k_scale", ".v_scale", "rope_freqs.weight",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Exclusion:
     """`key` of quantization_config holds the excluded modules; `entry` is what a grafted head adds for `{head}`.
 
-    regex  True: list items that start with "re:" are regular expressions on module names
-    table  True: `key` is a map whose keys are "-:" + regular expression (GPTQModel's dynamic)
+    also     other keys that mean the same
+    table    True: `key` is a map whose keys are "-:" + regular expression (GPTQModel's dynamic)
+    fusion   False: loaders take the fusion as float whatever the list says
     """
 
     key: str
     entry: str
+    also: tuple[str, ...] = ()
     table: bool = False
+    fusion: bool = True
     source: str = ""
 
 
 METHODS: Final[Mapping[str, Exclusion]] = {
     "compressed-tensors": Exclusion("ignore", "re:^{head}.*", source="vLLM compressed_tensors utils, re: prefix"),
     "fp8": Exclusion("modules_to_not_convert", "{head}", source="transformers FineGrainedFP8Config; vLLM fp8"),
-    "modelopt": Exclusion("ignore", "{head}*", source="ModelOpt hf_quant_config, fnmatch patterns"),
-    "gptq": Exclusion("dynamic", "-:.*{head}.*", True, source="GPTQModel dynamic; Qwen GPTQ-Int4 releases"),
+    "modelopt": Exclusion(
+        "ignore", "{head}*", ("exclude_modules",), fusion=False, source="ModelOpt, fnmatch; vLLM and SGLang on mtp.fc"
+    ),
+    "gptq": Exclusion("dynamic", "-:.*{head}.*", table=True, source="GPTQModel dynamic; Qwen GPTQ-Int4 releases"),
     "awq": Exclusion("modules_to_not_convert", "{head}", source="AutoAWQ config; vLLM awq"),
     "quark": Exclusion("exclude", "{head}*", source="AMD Quark export; sglang#36158"),
 }
@@ -57,10 +70,23 @@ def covers_head(config: Mapping[str, Any], family: Family) -> bool | None:
     rule = METHODS.get(str(quant.get("quant_method"))) if quant is not None else None
     if quant is None or rule is None:
         return None
-    stated = quant.get(rule.key) or ()
-    probe = f"{_head_name(family)}.layers.0.self_attn.q_proj"
-    fusion = f"{_head_name(family)}.fc"
-    return all(any(_matches(str(item), name) for item in stated) for name in (probe, fusion))
+    stated = [item for key in (rule.key, *rule.also) for item in _items(quant.get(key))]
+    modules = [f"{_head_name(family)}.layers.0.self_attn.q_proj"]
+    modules += [f"{_head_name(family)}.fc"] if rule.fusion else []
+    return all(any(_matches(item, name) for item in stated) for name in modules)
+
+
+def _items(value: object) -> list[str]:
+    """Entries of an exclusion list or table. Raises CorruptError for anything else."""
+    if value is None:
+        return []
+    if not isinstance(value, list | dict):
+        raise CorruptError(
+            f"quantization_config excludes {value!r}, which is neither a list nor a table",
+            where="config.json",
+            hint="take config.json from the release again",
+        )
+    return [str(item) for item in value]
 
 
 def _matches(item: str, module: str) -> bool:
@@ -71,7 +97,7 @@ def _matches(item: str, module: str) -> bool:
             except re.error:
                 return False
     stem = item.rstrip("*").rstrip(".")
-    return module == stem or module.startswith(stem + ".")
+    return module == stem or module.startswith(stem + ".") or fnmatchcase(module, item)
 
 
 def cover_head(config: dict[str, Any], family: Family, facts: list[str]) -> dict[str, Any]:
@@ -88,8 +114,8 @@ def cover_head(config: dict[str, Any], family: Family, facts: list[str]) -> dict
         )
     entry = rule.entry.format(head=_head_name(family))
     changed = dict(quant)
-    changed[rule.key] = (
-        {**(quant.get(rule.key) or {}), entry: {}} if rule.table else [*(quant.get(rule.key) or []), entry]
-    )
+    for key in (rule.key, *(key for key in rule.also if key in quant)):
+        stated = _items(quant.get(key))
+        changed[key] = {**(quant.get(key) or {}), entry: {}} if rule.table else [*stated, entry]
     facts.append(f"quantization_config.{rule.key} gains {entry!r}: the head is not quantized")
     return {**config, "quantization_config": changed}

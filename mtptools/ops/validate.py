@@ -70,7 +70,8 @@ CHECKS: Final = (
     Check("tensor-shape", "error", "shapes agree with the config", validate_tensors.shapes),
     Check("expert-layout", "error", "experts are fused or single, not both", validate_tensors.expert_layout),
     Check("tensor-order", "error", "GGUF data is gapless, in header order", validate_tensors.order),
-    Check("trunk-norms", "warning", "the trunk's norms look like its dialect's", validate_norms.trunk),
+    Check("trunk-norms", "error", "the trunk's norms are in its dialect's convention", validate_norms.trunk),
+    Check("trunk-norms-high", "warning", "no 1 was added twice to the trunk's norms", validate_norms.trunk_high),
     Check("head-norms", "error", "the head's norms are in the trunk's convention", validate_norms.head),
     Check("head-values", "error", "the head's values are finite and not all zero", validate_norms.values),
 )

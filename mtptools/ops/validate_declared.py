@@ -9,7 +9,7 @@ from mtptools.codecs import CODECS
 from mtptools.containers.gguf_values import ARRAY
 from mtptools.families.per_layer import PER_LAYER
 from mtptools.head import block_of, head_names, is_sidecar, trunk_blocks
-from mtptools.ops.quant_config import METHODS, covers_head
+from mtptools.ops.quant_config import COMPANIONS, METHODS, covers_head
 from mtptools.receipt import load_inside
 from mtptools.tokens import tokenizer_facts
 
@@ -107,7 +107,7 @@ def quantization(ckpt: Checkpoint) -> Report:
         return
     method = str(quant.get("quant_method"))
     floats = [n for n in names if CODECS[ckpt[n].codec].kind == "float" and len(ckpt[n].shape) > 1]
-    scaled = any(n.endswith(("_scale", "_scale_inv", ".scales", ".qweight", "_packed")) for n in names)
+    scaled = any(n.endswith(COMPANIONS) for n in names)
     if floats and not scaled and covers_head(ckpt.config, ckpt.family) is False:
         rule = METHODS[method]
         yield (

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.codecs import CODECS, decode
+from mtptools.conventions import convert_values
 from mtptools.head import Found, find_head, find_trunk
 from mtptools.tensors import Tensor
 
@@ -25,9 +26,10 @@ _COUNTERPART: Final = {
     "nextn.hnorm.weight": "attn_norm.weight",
     "nextn.shared_head_norm.weight": "output_norm.weight",
 }
-# Effective weights of trained RMSNorms lie around 1. A trunk whose layer norms average below this, or a head norm
-# whose mean is nearer to the trunk's after a shift by one, is stored in the other convention.
-_LOWEST_TRUNK_MEAN: Final = 0.15
+# What an RMSNorm multiplies by lies around 1 and is hardly ever negative or 0. Stored without its 1, half of it is.
+_NEGATIVE_SHARE: Final = 0.2
+# Layer norms of a trunk that all multiply by more than this look as if 1 had been added twice.
+_HIGH: Final = 1.85
 _SAMPLE_ROWS: Final = 64
 
 
@@ -35,66 +37,100 @@ def _is_offset(found: Found) -> bool:
     return found.role.kind == "norm" and "unit_offset" in found.role.values.values()
 
 
-def _mean(tensor: Tensor) -> float:
-    return float(decode(tensor).astype(np.float64).mean())
+def _effective(ckpt: Checkpoint, found: Found) -> NDArray[np.float32]:
+    """What the norm multiplies by, under the convention its dialect states."""
+    return convert_values(decode(found.tensor), found.role.convention(ckpt.dialect), "plain")
 
 
-def _trunk_means(ckpt: Checkpoint) -> dict[str, float]:
-    """Mean stored value per norm role over the trunk's layers."""
-    means: dict[str, list[float]] = {}
+def _without_one(weights: NDArray[np.float32]) -> bool:
+    return bool((weights <= 0).mean() > _NEGATIVE_SHARE) if weights.size else False
+
+
+def _trunk_norms(ckpt: Checkpoint) -> dict[str, list[NDArray[np.float32]]]:
+    out: dict[str, list[NDArray[np.float32]]] = {}
     for role, _, found in find_trunk(ckpt):
-        if found is not None and _is_offset(found):
-            means.setdefault(role.name, []).append(_mean(found.tensor))
-    return {name: float(np.mean(values)) for name, values in means.items()}
+        if found is not None and _is_offset(found) and found.tensor.n_values:
+            out.setdefault(role.name, []).append(_effective(ckpt, found))
+    return out
 
 
-def _effective(ckpt: Checkpoint, stored: float) -> float:
-    """A stored mean as the mean of what the norm multiplies by, under the dialect's convention."""
-    return stored if ckpt.dialect == "gguf" else stored + 1.0
+def trunk_means(ckpt: Checkpoint) -> dict[str, float]:
+    """Mean effective weight per norm role over the trunk's layers; empty when the trunk itself is in doubt."""
+    norms = _trunk_norms(ckpt)
+    if _low(norms) or _high(norms):
+        return {}
+    return {name: float(np.concatenate(rows, axis=None).mean(dtype=np.float64)) for name, rows in norms.items()}
+
+
+def _low(norms: dict[str, list[NDArray[np.float32]]]) -> list[str]:
+    return [name for name, rows in norms.items() if sum(map(_without_one, rows)) * 2 > len(rows)]
+
+
+def _high(norms: dict[str, list[NDArray[np.float32]]]) -> bool:
+    layered = [rows for name, rows in norms.items() if name != "output_norm.weight"]
+    return bool(layered) and all(np.concatenate(rows, axis=None).mean() > _HIGH for rows in layered)
+
+
+def _stored(ckpt: Checkpoint) -> str:
+    return "1 + w" if ckpt.dialect == "gguf" else "w"
 
 
 def trunk(ckpt: Checkpoint) -> Report:
-    means = _trunk_means(ckpt)
-    if not means:
-        return
-    effective = {name: _effective(ckpt, mean) for name, mean in means.items()}
-    low = [name for name, mean in effective.items() if mean < _LOWEST_TRUNK_MEAN]
-    if len(low) * 2 > len(effective):
-        evidence = ", ".join(f"{name} {effective[name]:.3f}" for name in low[:4])
+    low = _low(_trunk_norms(ckpt))
+    if low:
         yield (
-            f"{len(low)} of {len(effective)} kinds of trunk norms multiply by almost nothing",
-            f"mean effective weights: {evidence}; the dialect {ckpt.dialect} stores "
-            f"{'1 + w' if ckpt.dialect == 'gguf' else 'w'}",
-            "the file was probably converted without the +1 of this family: convert it again",
+            f"trunk norms without their 1: {', '.join(low[:4])}",
+            f"over {_NEGATIVE_SHARE:.0%} of what they multiply by is 0 or less; {ckpt.dialect} stores {_stored(ckpt)}",
+            "the file was converted without the + 1 of this family: convert it again",
+        )
+
+
+def trunk_high(ckpt: Checkpoint) -> Report:
+    norms = _trunk_norms(ckpt)
+    if _high(norms):
+        mean = np.mean([np.concatenate(rows, axis=None).mean() for rows in norms.values()])
+        yield (
+            "every kind of trunk norm multiplies by about 2: was 1 added twice?",
+            f"mean effective weight {mean:.2f}; {ckpt.dialect} stores {_stored(ckpt)}",
+            "compare with the release: mtptools diff RELEASE THIS",
         )
 
 
 def head(ckpt: Checkpoint) -> Report:
-    means = _trunk_means(ckpt)
-    found_head = find_head(ckpt)
-    if not means or found_head is None:
-        return
-    shifted: dict[int, list[str]] = {1: [], -1: []}
-    judged = 0
-    for name, found in found_head.roles.items():
-        if not _is_offset(found):
-            continue
-        reference = means.get(_COUNTERPART.get(name, name))
-        if reference is None:
-            continue
-        judged += 1
-        mean = _mean(found.tensor)
-        for shift in (1, -1):
-            if abs(mean + shift - reference) + 0.25 < abs(mean - reference):
-                shifted[shift].append(f"{name} {mean:.3f} (trunk {reference:.3f})")
-    for shift, names in shifted.items():
-        if judged and len(names) * 2 > judged:
-            word = "without the +1" if shift == 1 else "with 1 added twice"
+    yield from judge_head(ckpt, trunk_means(ckpt))
+
+
+def judge_head(ckpt: Checkpoint, reference: dict[str, float]) -> Report:
+    """Each head norm by itself for a missing 1; all of them against the trunk's for a shift by one.
+
+    reference  `trunk_means` of the trunk the head is for; empty when there is none to compare with
+    """
+    layers = [find_head(ckpt, layer) for layer in range(max(ckpt.hparams.depth, 1))]
+    for number, found_head in enumerate(layers):
+        norms = {
+            name: _effective(ckpt, found)
+            for name, found in (found_head.roles.items() if found_head is not None else ())
+            if _is_offset(found) and found.tensor.n_values
+        }
+        low = [name for name, weights in norms.items() if _without_one(weights)]
+        if low:
             yield (
-                f"{len(names)} of {judged} head norms are stored {word}: trunk and head are in different conventions",
-                "stored means: " + ", ".join(names[:4]),
-                "graft the head again with mtptools from its Hugging Face release; verify --parity would show "
-                "acceptance near 0",
+                f"head layer {number}: {len(low)} of {len(norms)} norms without the +1: {', '.join(low[:4])}",
+                f"more than {_NEGATIVE_SHARE:.0%} of what they multiply by is 0 or less; {ckpt.dialect} stores "
+                f"{_stored(ckpt)}",
+                "graft the head again with mtptools from its Hugging Face release",
+            )
+        pairs = [
+            (float(weights.mean(dtype=np.float64)), reference[_COUNTERPART.get(name, name)])
+            for name, weights in norms.items()
+            if name not in low and _COUNTERPART.get(name, name) in reference
+        ]
+        shifted = [(mean, base) for mean, base in pairs if abs(mean - 1 - base) + 0.25 < abs(mean - base)]
+        if len(shifted) * 2 > len(pairs):
+            yield (
+                f"head layer {number}: {len(shifted)} of {len(pairs)} norms look as if 1 had been added twice",
+                "mean effective weights, head and trunk: " + ", ".join(f"{m:.2f} {b:.2f}" for m, b in shifted[:4]),
+                "graft the head again with mtptools from its Hugging Face release",
             )
 
 

@@ -7,14 +7,9 @@ from collections.abc import Iterator
 from mtptools.checkpoint import Checkpoint
 from mtptools.families import Role
 from mtptools.head import Found, find_head, find_trunk, head_names, is_sidecar
+from mtptools.ops.quant_config import COMPANIONS
 
 Report = Iterator[tuple[str, str, str]]
-
-# A tensor that belongs to no role and is no defect: companions of quantized weights, rope tables.
-_COMPANIONS = (
-    ".scale", ".input_scale", "_scale", "_scale_inv", "_zero_point", "_packed", "_shape", "_g_idx",
-    ".qweight", ".qzeros", ".scales", ".g_idx", ".biases", "rope_freqs.weight",
-)  # fmt: skip
 
 
 def _layers(ckpt: Checkpoint) -> Iterator[tuple[str, dict[str, Found], tuple[str, ...]]]:
@@ -34,10 +29,12 @@ def missing(ckpt: Checkpoint) -> Report:
             )
     if is_sidecar(ckpt):
         return
+    # A GGUF without output.weight is tied; config.json states it.
+    needs_output = ckpt.dialect != "gguf" and not ckpt.hparams.tie_embeddings
     absent = [
         role.name if layer is None else f"layer {layer} {role.name}"
         for role, layer, found in find_trunk(ckpt)
-        if found is None and role.required
+        if found is None and (role.required or (role.name == "output.weight" and needs_output))
     ]
     if absent and not _companions_only(ckpt):
         yield (
@@ -49,13 +46,13 @@ def missing(ckpt: Checkpoint) -> Report:
 
 def _companions_only(ckpt: Checkpoint) -> bool:
     """A trunk quantized by a method that replaces `weight` by several tensors: names say nothing then."""
-    return any(name.endswith((".qweight", "_packed", ".weight_scale", "_scale_inv")) for name in ckpt)
+    return any(name.endswith((".qweight", ".weight_packed")) for name in ckpt)
 
 
 def unknown(ckpt: Checkpoint) -> Report:
     for layer in range(max(ckpt.hparams.depth, 1)):
         head = find_head(ckpt, layer)
-        lost = [n for n in head.unknown if not n.endswith(_COMPANIONS)] if head is not None else []
+        lost = [n for n in head.unknown if not n.endswith(COMPANIONS)] if head is not None else []
         if lost:
             yield (
                 f"head tensors of no known role: {', '.join(lost[:6])}",
@@ -67,7 +64,7 @@ def unknown(ckpt: Checkpoint) -> Report:
     rest = [
         name
         for name in ckpt
-        if name not in claimed and not name.startswith(ckpt.family.hf_ignored) and not name.endswith(_COMPANIONS)
+        if name not in claimed and not name.startswith(ckpt.family.hf_ignored) and not name.endswith(COMPANIONS)
     ]
     if rest:
         yield (
@@ -95,12 +92,16 @@ def _wrong(ckpt: Checkpoint, role: Role, found: Found, where: str) -> tuple[str,
     )
 
 
-def shapes(ckpt: Checkpoint) -> Report:
+def head_shapes(ckpt: Checkpoint) -> Report:
     for where, roles, _ in _layers(ckpt):
         for found in roles.values():
             wrong = _wrong(ckpt, found.role, found, f"{where} ")
             if wrong is not None:
                 yield wrong
+
+
+def shapes(ckpt: Checkpoint) -> Report:
+    yield from head_shapes(ckpt)
     for role, layer, standing in find_trunk(ckpt):
         if standing is None:
             continue

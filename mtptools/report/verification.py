@@ -152,7 +152,10 @@ class Verification:
         if self.decoder is not None:
             lines += self._decoder_lines()
         failures = self.failures()
-        lines += ["", "PASS" if not failures else "FAIL", *(f"  {failure}" for failure in failures)]
+        levels = "L0, L1 (no --parity: nothing was decoded)" if self.decoder is None else "L0 to L4"
+        open_ones = [item.against for item in self.lineage if item.verdict == "not checked"]
+        tail = f"; lineage not checked: {', '.join(open_ones)}" if open_ones else ""
+        lines += ["", f"{'FAIL' if failures else 'PASS'}  {levels}{tail}", *(f"  {line}" for line in failures)]
         return "\n".join(lines)
 
     def _decoder_lines(self) -> list[str]:

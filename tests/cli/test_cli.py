@@ -158,6 +158,15 @@ def test_incompatible(run, full: Path, tmp_path: Path, family: str) -> None:
     assert err.count("  - ") > 1
 
 
+def test_errors_as_json(run, full: Path, tmp_path: Path) -> None:
+    code, out, err = run("strip", tmp_path / "nothing", "-o", tmp_path / "o", "--json")
+    record = json.loads(out)
+    assert (code, record["exit_code"], record["error"]) == (3, 3, "NotACheckpointError")
+    assert "error: " in err
+    assert run("inspect", "")[0] == 2
+    assert run("verify", full, "--k", "2")[0] == 2
+
+
 def test_codec_error(run, full: Path, trunk_q8: Path, tmp_path: Path) -> None:
     code, _, err = run("graft", trunk_q8, full, "-o", tmp_path / "o.gguf", "--head-type", "IQ1_S")
     assert code == 5
@@ -184,7 +193,7 @@ def test_sigterm_cleans_up(tmp_path: Path) -> None:
     _, err = process.communicate(timeout=20)
     time.sleep(0.05)
     assert process.returncode == 130
-    assert "nothing was written" in err
+    assert "nothing half-written" in err
     assert os.listdir(tmp_path) == []  # noqa: PTH208
 
 

@@ -5,19 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 
 import gguf as gguf_py
+import numpy as np
 import pytest
 
 from mtptools.checkpoint import Checkpoint, open_checkpoint
 from mtptools.codecs import encode
 from mtptools.containers.gguf_values import array_value, scalar_value
-from mtptools.errors import CodecError, IncompatibleError, InputError, MissingHeadError, MissingRoleError, UsageError
+from mtptools.errors import (
+    CodecError,
+    ConventionError,
+    IncompatibleError,
+    InputError,
+    MissingHeadError,
+    MissingRoleError,
+    UsageError,
+)
 from mtptools.head import head_names
 from mtptools.ops.compatible import FINDINGS
 from mtptools.ops.diff import diff
 from mtptools.ops.extract import extract, strip
 from mtptools.ops.graft import graft
+from mtptools.ops.lineage import lineage
 from mtptools.ops.validate import validate
 from mtptools.plan import Plan
+from mtptools.receipt import load_inside
 from mtptools.writer import write
 from tests import rewrite
 from tests.conftest import FIXTURES
@@ -187,6 +198,10 @@ def test_split_trunk(full: Path, trunk: Checkpoint, tmp_path: Path) -> None:
     written = write(graft(base, open_checkpoint(full), "out.gguf"), tmp_path / "o" / "out.gguf")
     out = open_checkpoint(written.path)
     assert len(out.files) == shards + 1
+    assert [item.verdict for item in lineage(out, base, open_checkpoint(full))] == ["pass", "pass", "pass"]
+    assert set(load_inside(out)["head_sha256"].values()) == {
+        t["sha256"] for t in written.receipt["tensors"] if "sha256" in t
+    }
     assert [f.metadata["split.no"] for f in out.files] == list(range(shards + 1))
     assert {f.metadata["split.count"] for f in out.files} == {shards + 1}
     assert {f.metadata["split.tensors.count"] for f in out.files} == {len(out)}
@@ -264,10 +279,10 @@ def test_every_mismatch_at_once(full: Path, trunk: Checkpoint, tmp_path: Path) -
     with pytest.raises(IncompatibleError) as caught:
         graft(trunk, donor, "o.gguf")
     ids = [finding.split("]")[0].strip("[") for finding in caught.value.findings]
-    assert ids == ["heads", "rope", "tokenizer"]
+    assert list(dict.fromkeys(ids)) == ["heads", "rope", "tokenizer", "head-shape"]
     with pytest.raises(IncompatibleError) as caught:
         graft(trunk, donor, "o.gguf", allow=FINDINGS)
-    assert len(caught.value.findings) == 1  # shapes depend on it: nothing can allow it
+    assert not [f for f in caught.value.findings if "rope" in f]  # shapes depend on the others: nothing allows them
     milder = rewrite.gguf(full, tmp_path / "m.gguf", metadata={f"{arch}.rope.freq_base": scalar_value("f32", 2.0)})
     with pytest.raises(IncompatibleError) as caught:
         graft(trunk, open_checkpoint(milder), "o.gguf")
@@ -275,6 +290,77 @@ def test_every_mismatch_at_once(full: Path, trunk: Checkpoint, tmp_path: Path) -
     assert "rope" in graft(trunk, open_checkpoint(milder), "o.gguf", allow=("rope",)).facts[0]
     with pytest.raises(UsageError):
         graft(trunk, open_checkpoint(milder), "o.gguf", allow=("colour",))
+
+
+FAULTS = {
+    "head-norms": lambda rows: rows - 1,
+    "head-values": lambda rows: np.full_like(rows, np.nan),
+}
+
+
+@pytest.mark.parametrize("finding", FAULTS)
+def test_a_donor_whose_head_is_wrong(finding: str, full: Path, trunk: Checkpoint, tmp_path: Path) -> None:
+    """The silent fault is refused before anything is written, and can be allowed by name."""
+    names = [n for n in head_names(open_checkpoint(full)) if "norm" in n]
+    donor = open_checkpoint(rewrite.gguf(full, tmp_path / "d.gguf", edit=dict.fromkeys(names, FAULTS[finding])))
+    with pytest.raises(IncompatibleError) as caught:
+        graft(trunk, donor, "o.gguf")
+    assert any(f"[{finding}]" in found for found in caught.value.findings)
+    assert f"--allow-mismatch {finding}" in str(caught.value.hint)
+    assert graft(trunk, donor, "o.gguf", allow=("head-norms", "head-values")).facts
+
+
+def test_a_head_of_the_wrong_shape(full: Path, trunk: Checkpoint, tmp_path: Path) -> None:
+    name = next(n for n in head_names(open_checkpoint(full)) if n.endswith("nextn.eh_proj.weight"))
+    half = np.zeros((128, 512), np.float32)
+    donor = open_checkpoint(rewrite.gguf(full, tmp_path / "d.gguf", drop=(name,), add={name: half}))
+    with pytest.raises(IncompatibleError) as caught:
+        graft(trunk, donor, "o.gguf", allow=FINDINGS)
+    assert any("head-shape" in found for found in caught.value.findings)
+
+
+def test_value_that_does_not_fit_the_type(full: Path, trunk: Checkpoint, tmp_path: Path) -> None:
+    name = next(n for n in head_names(open_checkpoint(full)) if n.endswith("nextn.eh_proj.weight"))
+    donor = open_checkpoint(rewrite.gguf(full, tmp_path / "d.gguf", edit={name: lambda rows: rows * 1e8}))
+    with pytest.raises(CodecError, match="does not fit F16"):
+        write(graft(trunk, donor, "o.gguf", head_type="F16"), tmp_path / "o.gguf")
+    assert not (tmp_path / "o.gguf").exists()
+
+
+def test_trunks_that_are_not_whole(full: Path, trunk: Checkpoint, tmp_path: Path) -> None:
+    """No real block is ever taken for a head, and no hole for the trunk's end."""
+    source, arch, n = open_checkpoint(full), trunk.family.gguf_arch, trunk.hparams.n_layers
+    hole = tuple(name for name in source if name.startswith("blk.1."))
+    broken = open_checkpoint(rewrite.gguf(full, tmp_path / "hole.gguf", drop=hole))
+    with pytest.raises(MissingRoleError, match=r"block\(s\) 1 of the trunk"):
+        strip(broken, "o.gguf")
+    declared = {f"{arch}.nextn_predict_layers": scalar_value("u32", 1)}
+    unclear = open_checkpoint(rewrite.gguf(trunk.path, tmp_path / "unclear.gguf", metadata=declared))
+    for call in (lambda: strip(unclear, "o.gguf"), lambda: graft(unclear, source, "o.gguf")):
+        with pytest.raises(ConventionError, match=f"is block {n - 1} of the trunk"):
+            call()
+    sidecar = made(extract(source, "s.gguf"), tmp_path / "s.gguf")
+    with pytest.raises(InputError, match="no trunk in it"):
+        strip(sidecar, "o.gguf")
+
+
+def test_undeclared_head_is_a_donor(full: Path, trunk: Checkpoint, tmp_path: Path) -> None:
+    """Only the declaration is missing: blocks are counted, so the head is found where it stands."""
+    key = f"{trunk.family.gguf_arch}.nextn_predict_layers"
+    donor = open_checkpoint(rewrite.gguf(full, tmp_path / "d.gguf", metadata={key: None}))
+    assert diff(open_checkpoint(full), made(graft(trunk, donor, "o.gguf"), tmp_path / "o.gguf")).equal
+
+
+def test_quantized_head_with_scales_is_named(hf: Path, tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    path = rewrite.hf(hf, tmp_path / "m")
+    tensors = load_file(path / "model.safetensors")
+    tensors["mtp.layers.0.self_attn.q_proj.weight_scale_inv"] = torch.ones(4, 2)
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match="quantized with separate scales"):
+        extract(open_checkpoint(path), "o")
 
 
 def test_tokenizer_digest_is_one_for_gguf_and_hf(full: Path, hf: Path) -> None:

@@ -112,10 +112,49 @@ def test_head_norms_in_the_other_convention(shift: float, gguf: Callable[..., Pa
 
 
 def test_trunk_norms_in_the_other_convention(gguf: Callable[..., Path], ckpt: Checkpoint) -> None:
-    """Trunk and head are judged apart: a trunk without the +1 is named, and the head is now unlike it."""
+    """Trunk and head are judged apart: a trunk without the +1 is named, and the right head is not blamed for it."""
     names = [n for n in ckpt if "norm" in n and "ssm" not in n and n not in head_norms(ckpt)]
     path = gguf(edit={name: lambda rows: rows - 1 for name in names})
-    assert found(path) == {"trunk-norms", "head-norms"}
+    assert found(path) == {"trunk-norms"}
+    twice = rewrite.gguf(path, path.with_name("t.gguf"), edit={name: lambda rows: rows + 2 for name in names})
+    assert found(twice) == {"trunk-norms-high"}
+
+
+@pytest.mark.parametrize("part", ["nextn.enorm", "nextn.hnorm", "attn_norm", "attn_q_norm"])
+def test_one_head_norm_without_its_one(part: str, gguf: Callable[..., Path], ckpt: Checkpoint) -> None:
+    """The naive graft forgets the fusion's norms alone: each norm is judged by itself."""
+    name = next(name for name in head_norms(ckpt) if part in name)
+    path = gguf(edit={name: lambda rows: rows - 1})
+    result = validate(open_checkpoint(path))
+    assert {f.check for f in result.findings} == {"head-norms"}
+    assert part in result.findings[0].what
+
+
+def test_hf_norms_with_the_one_baked_in(hf: Path, tmp_path: Path) -> None:
+    """What a folder looks like that was converted back from MLX: w + 1 where w belongs."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    path = rewrite.hf(hf, tmp_path / "m")
+    tensors = load_file(path / "model.safetensors")
+    for name, tensor in tensors.items():
+        if "norm" in name and "linear_attn" not in name:
+            tensors[name] = tensor + torch.ones((), dtype=tensor.dtype)
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    assert "trunk-norms-high" in found(path)
+
+
+def test_lm_head_missing(hf: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    path = rewrite.hf(hf, tmp_path / "m")
+    tensors = load_file(path / "model.safetensors")
+    if tensors.pop("lm_head.weight", None) is None:
+        config = json.loads((path / "config.json").read_text())
+        config["tie_word_embeddings"] = False
+        (path / "config.json").write_text(json.dumps(config))
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    assert found(path) == {"tensor-missing"}
 
 
 def test_dead_and_damaged_values(gguf: Callable[..., Path], ckpt: Checkpoint) -> None:
