@@ -6,6 +6,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from mtptools.codecs import CODECS
 from mtptools.containers.gguf import Metadata, header_bytes, padded
 from mtptools.containers.gguf_values import array_value, scalar_value, string_value
@@ -74,13 +76,16 @@ def tensors(n_layers: int, depth: int, codec: str, vocab: int) -> list[Tensor]:
 
 
 def write(path: Path, n_layers: int, depth: int, codec: str, *, n_tokens: int = 248_000, vocab: int = 248_320) -> int:
-    """Write the file with data that does not compress, and return its size."""
+    """Write the file with random blocks whose scales are finite, and norms of 1; return its size."""
     listed = tensors(n_layers, depth, codec, vocab)
-    noise = os.urandom(16 << 20)
+    noise = {
+        codec: bytes(np.frombuffer(os.urandom(16 << 20), np.uint8) & 0x3B),
+        "F32": np.ones(4 << 20, "<f4").tobytes(),
+    }
     with open(path, "wb") as file:
         file.write(header_bytes(metadata(n_layers, depth, n_tokens), listed, ALIGNMENT))
         for tensor in listed:
-            left = padded(tensor.nbytes, ALIGNMENT)
+            left, data = padded(tensor.nbytes, ALIGNMENT), noise[tensor.codec]
             while left:
-                left -= file.write(noise[: min(left, len(noise))])
+                left -= file.write(data[: min(left, len(data))])
     return path.stat().st_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final
 
 from mtptools.checkpoint import Checkpoint
@@ -37,11 +37,20 @@ _WRAPPERS: Final = ("", "model.", "language_model.", "model.language_model.")
 
 @dataclass(frozen=True)
 class Found:
-    """One role in one checkpoint: the tensor in canonical layout, and the stored names it is made of."""
+    """One role in one checkpoint: the stored tensors it is made of, and how their rows make the canonical one."""
 
     role: Role
-    tensor: Tensor
-    names: tuple[str, ...]
+    parts: tuple[Tensor, ...]
+    layout: str = "whole"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(part.name for part in self.parts)
+
+    @cached_property
+    def tensor(self) -> Tensor:
+        """In canonical layout. Raises CorruptError when the parts do not fit together."""
+        return LAYOUTS[self.layout].gather(list(self.parts), self.role.name)
 
 
 @dataclass(frozen=True)
@@ -152,13 +161,13 @@ def _hf_layer(ckpt: Checkpoint, prefix: str, layer: int) -> dict[str, Found]:
 def _gguf_head(ckpt: Checkpoint, block: int) -> Head:
     stored = {at[1]: ckpt[name] for name in ckpt if (at := block_of(name)) is not None and at[0] == block}
     known = {role.name: role for role in ckpt.family.head}
-    roles = {n: Found(known[n], t, (t.name,)) for n, t in stored.items() if n in known}
+    roles = {n: Found(known[n], (t,)) for n, t in stored.items() if n in known}
     unknown = []
     covered: set[str] = set()
     for name, tensor in stored.items():
         if name in GGUF_FUSED and name not in known:
             covered.update(GGUF_FUSED[name])
-            roles[name] = Found(Role(name, (), ()), tensor, (tensor.name,))
+            roles[name] = Found(Role(name, (), ()), (tensor,))
         elif name not in known:
             unknown.append(tensor.name)
     missing = [n for n, role in known.items() if role.required and n not in roles and n not in covered]
@@ -175,7 +184,7 @@ def _hf_role(ckpt: Checkpoint, role: Role, prefix: str, **numbers: int) -> Found
         names = tuple(pattern.format(e=e, **numbers) for e in experts)
         tensors = [ckpt[name] for name in names if name in ckpt]
         if tensors and len(tensors) == len(names):
-            return Found(role, layout.gather(tensors, role.name), names)
+            return Found(role, tuple(tensors), source.layout)
     return None
 
 
@@ -209,8 +218,8 @@ def _trunk_role(ckpt: Checkpoint, role: Role, layer: int | None) -> Found | None
     stem = "" if layer is None else f"blk.{layer}."
     name = stem + role.name
     if name in ckpt:
-        return Found(role, ckpt[name], (name,))
+        return Found(role, (ckpt[name],))
     for fused, parts in GGUF_FUSED.items():
         if role.name in parts and stem + fused in ckpt:
-            return Found(Role(fused, (), ()), ckpt[stem + fused], (stem + fused,))
+            return Found(Role(fused, (), ()), (ckpt[stem + fused],))
     return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+import zlib
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,11 @@ from mtptools.errors import InputError
 
 __all__ = ["builtin_prompts", "load_prompts"]
 
-_HINT = "one prompt a line, or JSONL with prompt, question, turns or text (MT-Bench, Spec-Bench, HumanEval, GSM8K)"
+_HINT = (
+    "one prompt a line, or JSONL (or a JSON list) of strings, or of objects with prompt, question, turns or text "
+    "(MT-Bench, Spec-Bench, HumanEval, GSM8K)"
+)
+_HALF = re.compile("[\ud800-\udfff]")  # half a surrogate pair: no text has it
 
 
 def builtin_prompts() -> list[str]:
@@ -21,45 +27,67 @@ def builtin_prompts() -> list[str]:
 
 
 def load_prompts(path: Path) -> list[str]:
-    """Prompts of a file: `.jsonl` or `.jsonl.gz`, else text with one prompt a line. Raises InputError."""
+    """Prompts of a file: `.jsonl`, a `.json` list, either gzipped, else text with one prompt a line.
+
+    Raises InputError.
+    """
     try:
         data = path.read_bytes()
-        text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8")
-    except (OSError, EOFError) as error:
-        raise InputError(f"cannot read prompts: {error}", where=path) from error
+        text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8-sig")
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"cannot read prompts: {error}", where=path, hint=_HINT) from error
     except UnicodeDecodeError as error:
         raise InputError("prompts are not UTF-8 text", where=path, hint=_HINT) from error
-    if ".jsonl" in path.suffixes or path.suffix == ".json":
+    if ".json" in path.suffixes and text.lstrip().startswith("["):
+        found = _json_list(text, path)
+    elif {".json", ".jsonl"} & set(path.suffixes):
         found = _jsonl(text, path)
     else:
-        found = [line for line in text.splitlines() if line.strip()]
+        found = [line for line in _lines(text) if line.strip()]
     if not found:
         raise InputError("no prompt in the file", where=path, hint=_HINT)
     return found
 
 
+def _lines(text: str) -> list[str]:
+    """Lines as a file has them; a JSON string may hold what else `str.splitlines` cuts at, such as U+2028."""
+    return re.split("\r\n|\r|\n", text)
+
+
+def _json_list(text: str, where: object) -> list[str]:
+    return [_prompt(record, f"entry {n}", where) for n, record in enumerate(_parsed(text, "the file", where), 1)]
+
+
 def _jsonl(text: str, where: object) -> list[str]:
-    out = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"line {number} is not JSON ({error})", where=where, hint=_HINT) from error
-        prompt = _prompt(record)
-        if not prompt:
-            raise InputError(f"line {number} holds no prompt", where=where, hint=_HINT)
-        out.append(prompt)
-    return out
+    lines = ((f"line {n}", line) for n, line in enumerate(_lines(text), 1) if line.strip())
+    return [_prompt(_parsed(line, at, where), at, where) for at, line in lines]
 
 
-def _prompt(record: Any) -> str | None:
-    if isinstance(record, str):
-        return record
-    if not isinstance(record, dict):
-        return None
-    turns = record.get("turns")
-    if isinstance(turns, list) and turns:
-        return str(turns[0])
-    return next((str(record[key]) for key in ("prompt", "question", "text") if record.get(key)), None)
+def _parsed(text: str, what: str, where: object) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{what} is not JSON ({error})", where=where, hint=_HINT) from error
+
+
+def _prompt(record: Any, what: str, where: object) -> str:
+    """The prompt of one record: a string, or of an object the first of its fields that holds one."""
+    fields = [record]
+    if isinstance(record, dict):
+        fields = [_first_turn(record.get("turns")), *(record.get(key) for key in ("prompt", "question", "text"))]
+    prompt = next((field for field in fields if isinstance(field, str) and field), None)
+    if prompt is None:
+        raise InputError(f"{what} holds no prompt", where=where, hint=_HINT)
+    if _HALF.search(prompt):
+        raise InputError(f"{what} holds half a character (a lone surrogate)", where=where, hint="escape it as a pair")
+    return prompt
+
+
+def _first_turn(turns: Any) -> Any:
+    """What the user says first: turns are strings, or objects with role and content."""
+    for turn in turns if isinstance(turns, list) else ():
+        if isinstance(turn, str):
+            return turn
+        if isinstance(turn, dict) and turn.get("role", "user") == "user":
+            return turn.get("content")
+    return None

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from reprlib import repr as short  # a damaged value may be a megabyte long
 from typing import Any, Final
 
 from mtptools import __version__
@@ -87,13 +88,20 @@ def inside(plan: Plan, head_sha256: Mapping[str, str]) -> str:
 
 
 def load_inside(ckpt: Checkpoint) -> dict[str, Any] | None:
-    """The short receipt in a checkpoint's own metadata, if there is one."""
+    """The short receipt in a checkpoint's own metadata, if there is one. Raises CorruptError when it cannot be one."""
     texts = [str(ckpt.metadata[RECEIPT_KEY])] if RECEIPT_KEY in ckpt.metadata else []
     texts += [str(f.metadata[RECEIPT_KEY]) for f in ckpt.files if RECEIPT_KEY in f.metadata]
     if not texts:
         return None
-    record = parse_json(texts[0].encode("utf-8", "surrogateescape"), ckpt.path)
-    return record if isinstance(record, dict) else None
+    where = f"{ckpt.path}: {RECEIPT_KEY}"
+    record = _checked(parse_json(texts[0].encode("utf-8", "surrogateescape"), where), where)
+    digests = record.get("head_sha256")
+    tokens = record.get("tokenizer_sha256")
+    if not (isinstance(digests, dict) and all(isinstance(value, str) for value in digests.values())):
+        raise _not_ours("head_sha256", where)
+    if not (tokens is None or isinstance(tokens, str)):
+        raise _not_ours("tokenizer_sha256", where)
+    return record
 
 
 def load_beside(ckpt: Checkpoint) -> dict[str, Any] | None:
@@ -101,7 +109,40 @@ def load_beside(ckpt: Checkpoint) -> dict[str, Any] | None:
     path = receipt_path(ckpt.path, ckpt.path.is_dir())
     if not path.is_file():
         return None
-    record = parse_json(path.read_bytes(), path)
-    if not isinstance(record, dict) or not isinstance(record.get("tensors"), list):
-        raise CorruptError("not a receipt of mtptools", where=path, hint="remove it, or make the output again")
+    record = _checked(parse_json(path.read_bytes(), path), path)
+    if not _rows(record.get("tensors"), name=str, xxh3_128=str, bytes_pass=bool):
+        raise _not_ours("tensors", path)
     return record
+
+
+def _checked(record: Any, where: object) -> dict[str, Any]:
+    """What both forms of a receipt have; the rest of each is checked where it is loaded."""
+    if not isinstance(record, dict) or "schema" not in record:
+        raise _not_ours("schema", where)
+    if record["schema"] != SCHEMA:
+        raise CorruptError(
+            f"a receipt of schema {short(record['schema'])}; this version reads schema {SCHEMA}",
+            where=where,
+            hint="pip install --upgrade mtptools",
+        )
+    for key in ("version", "verb"):
+        if not isinstance(record.get(key), str):
+            raise _not_ours(key, where)
+    if not _rows(record.get("sources"), label=str, name=str):
+        raise _not_ours("sources", where)
+    return record
+
+
+def _rows(value: Any, **fields: type) -> bool:
+    """Is `value` a list of objects with these fields?"""
+    return isinstance(value, list) and all(
+        isinstance(row, dict) and all(isinstance(row.get(key), kind) for key, kind in fields.items()) for row in value
+    )
+
+
+def _not_ours(key: str, where: object) -> CorruptError:
+    return CorruptError(
+        f"not a receipt of mtptools: {key} is missing or not what it should be",
+        where=where,
+        hint="make the output again: graft, extract and strip write a new receipt",
+    )

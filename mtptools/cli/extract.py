@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from mtptools.cli.options import PATH, examples, writing_options
+from mtptools.cli.options import PATH, Writing, examples, writing_options
 
 __all__ = ["command"]
 
@@ -24,13 +24,7 @@ __all__ = ["command"]
 def command(
     source: Path,
     bare: bool,
-    out: Path,
-    dry_run: bool,
-    force: bool,
-    verify_it: bool,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
+    writing: Writing,
 ) -> int:
     """Take the head out into a sidecar.
 
@@ -42,8 +36,6 @@ def command(
     from mtptools.cli.writing import carry_out
     from mtptools.ops.extract import extract
 
-    plan = extract(open_checkpoint(source), out.name, bare=bare)
-    check = static_check if verify_it else None
-    return carry_out(
-        plan, out, dry_run=dry_run, force=force, verify=check, as_json=as_json, quiet=quiet, verbose=verbose
-    )
+    plan = extract(open_checkpoint(source), writing.out.name, bare=bare)
+    check = static_check if writing.verify else None
+    return carry_out(plan, writing, check)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from mtptools.cli.options import PATH, examples, writing_options
+from mtptools.cli.options import PATH, Writing, examples, writing_options
 
 __all__ = ["command"]
 
@@ -28,13 +28,7 @@ def command(
     donor: Path,
     head_type: str | None,
     allow: tuple[str, ...],
-    out: Path,
-    dry_run: bool,
-    force: bool,
-    verify_it: bool,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
+    writing: Writing,
 ) -> int:
     """Put the head of DONOR onto TRUNK and write one checkpoint that declares it.
 
@@ -47,8 +41,6 @@ def command(
     from mtptools.ops.graft import graft
 
     base, source = open_checkpoint(trunk), open_checkpoint(donor)
-    plan = graft(base, source, out.name, head_type=head_type, allow=allow)
-    check = after_graft(base, source, quiet=quiet) if verify_it else None
-    return carry_out(
-        plan, out, dry_run=dry_run, force=force, verify=check, as_json=as_json, quiet=quiet, verbose=verbose
-    )
+    plan = graft(base, source, writing.out.name, head_type=head_type, allow=allow)
+    check = after_graft(base, source, quiet=writing.quiet or writing.as_json) if writing.verify else None
+    return carry_out(plan, writing, check)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
-__all__ = ["PATH", "examples", "output_options", "writing_options"]
+__all__ = ["PATH", "Writing", "examples", "output_options", "writing_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,18 +43,40 @@ output_options = _all(
     click.option("-v", "--verbose", is_flag=True, help="Say more: every tensor, every check that passed."),
 )
 
-writing_options = _all(
+
+@dataclass(frozen=True)
+class Writing:
+    """What every writing verb was told: where to, how, and how to report."""
+
+    out: Path
+    dry_run: bool
+    force: bool
+    verify: bool
+    as_json: bool
+    quiet: bool
+    verbose: bool
+
+
+_writing_options = _all(
     click.option("-o", "--output", "out", required=True, type=PATH, help="File or folder to write."),
     click.option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
     click.option("--force", is_flag=True, help="Replace an existing output."),
     click.option(
-        "--verify",
-        "verify_it",
-        is_flag=True,
-        help="Verify the output at once (after graft with the decoder); the receipt keeps the result.",
+        "--verify", is_flag=True, help="Verify the output at once (after graft with the decoder); the receipt keeps it."
     ),
     output_options,
 )
+
+
+def writing_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a writing verb, passed to it as one `writing`."""
+
+    @wraps(function)
+    def call(**values: Any) -> Any:
+        writing = Writing(**{field.name: values.pop(field.name) for field in fields(Writing)})
+        return function(writing=writing, **values)
+
+    return _writing_options(call)
 
 
 def examples(*lines: str) -> str:

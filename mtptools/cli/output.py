@@ -4,26 +4,48 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
 
 __all__ = ["emit", "note", "progress", "status", "table"]
 
 
+# Half a surrogate pair: how Python holds a byte of a name or of GGUF metadata that is not UTF-8. It cannot be printed.
+_HALF: Final = re.compile("[\ud800-\udfff]")
+
+
 def emit(data: Any, text: str, *, as_json: bool, quiet: bool) -> None:
-    """Print a result: the JSON object, the text, or nothing."""
+    """Print a result: the JSON object, the text, or nothing. What standard output cannot show is escaped or replaced.
+
+    A byte that is not UTF-8 becomes U+FFFD. Where the terminal's encoding lacks a character, JSON escapes it and
+    text shows a question mark.
+    """
     if as_json:
-        click.echo(json.dumps(data, indent=1, ensure_ascii=False, default=str))
-    elif not quiet and text:
+        text = _whole(json.dumps(data, indent=1, ensure_ascii=False, default=str))
+        if _shown(text) != text:
+            text = json.dumps(json.loads(text), indent=1)
         click.echo(text)
+    elif not quiet and text:
+        click.echo(_shown(_whole(text)))
 
 
 def note(text: str, *, quiet: bool = False) -> None:
     if not quiet:
-        click.echo(text, err=True)
+        click.echo(_whole(text), err=True)
+
+
+def _whole(text: str) -> str:
+    return _HALF.sub("\ufffd", text)
+
+
+def _shown(text: str) -> str:
+    """`text` with a question mark for every character that the encoding of standard output lacks."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)
 
 
 @contextlib.contextmanager

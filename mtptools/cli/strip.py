@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from mtptools.cli.options import PATH, examples, writing_options
+from mtptools.cli.options import PATH, Writing, examples, writing_options
 
 __all__ = ["command"]
 
@@ -16,13 +16,7 @@ __all__ = ["command"]
 @writing_options
 def command(
     source: Path,
-    out: Path,
-    dry_run: bool,
-    force: bool,
-    verify_it: bool,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
+    writing: Writing,
 ) -> int:
     """Remove the head and declare none. Also mends a checkpoint that declares a head it does not have."""
     from mtptools.checkpoint import open_checkpoint
@@ -30,8 +24,6 @@ def command(
     from mtptools.cli.writing import carry_out
     from mtptools.ops.extract import strip
 
-    plan = strip(open_checkpoint(source), out.name)
-    check = static_check if verify_it else None
-    return carry_out(
-        plan, out, dry_run=dry_run, force=force, verify=check, as_json=as_json, quiet=quiet, verbose=verbose
-    )
+    plan = strip(open_checkpoint(source), writing.out.name)
+    check = static_check if writing.verify else None
+    return carry_out(plan, writing, check)

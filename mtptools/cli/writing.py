@@ -6,23 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mtptools.cli.options import Writing
 from mtptools.cli.output import emit, note, progress
 from mtptools.plan import Plan, human_bytes
 
 __all__ = ["carry_out"]
 
 
-def carry_out(
-    plan: Plan,
-    out: Path,
-    *,
-    dry_run: bool,
-    force: bool,
-    verify: Callable[[Path], tuple[bool, dict[str, Any], str]] | None,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
-) -> int:
+def carry_out(plan: Plan, told: Writing, verify: Callable[[Path], tuple[bool, dict[str, Any], str]] | None) -> int:
     """Carry out a plan and return the exit code.
 
     verify  called with the output when --verify was given: (passed, record for the receipt, text)
@@ -30,16 +21,15 @@ def carry_out(
     from mtptools.placing import check_output
     from mtptools.writer import add_verification, write
 
-    if dry_run:
-        check_output(plan, out, force=force)
+    quiet, as_json = told.quiet, told.as_json
+    if told.dry_run:
+        check_output(plan, told.out, force=told.force)
         emit(plan.to_json(), plan.render() + "\ndry run: nothing was written", as_json=as_json, quiet=quiet)
         return 0
-    if verbose:
-        note(plan.render(), quiet=quiet)
-    for fact in () if verbose else plan.facts:
-        note(fact, quiet=quiet)
+    for line in [plan.render()] if told.verbose else plan.facts:
+        note(line, quiet=quiet)
     with progress(plan.nbytes, plan.verb, quiet=quiet) as done:
-        written = write(plan, out, force=force, progress=done)
+        written = write(plan, told.out, force=told.force, progress=done)
     head = [entry for entry in plan.entries if entry.head]
     lines = [
         f"{plan.verb}: {written.path} ({len(plan.entries)} tensors, {human_bytes(plan.nbytes)}; "

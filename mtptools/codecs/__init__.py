@@ -124,6 +124,8 @@ def decode(tensor: Tensor, start: int = 0, stop: int | None = None) -> NDArray[n
     """Rows [start, stop) of a tensor (leading dimensions flattened) as float32 [rows, cols]."""
     n_cols = tensor.shape[-1] if tensor.shape else 1
     stop = tensor.n_rows if stop is None else stop
+    if not tensor.n_values:
+        return np.empty((stop - start, n_cols), np.float32)
     size = tensor.row_bytes
     return decode_bytes(tensor.read(start * size, (stop - start) * size), tensor.codec, n_cols)
 

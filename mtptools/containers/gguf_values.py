@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from reprlib import repr as short  # a damaged value may be a megabyte long
 from typing import Any, Final
 
 import numpy as np
@@ -103,20 +104,23 @@ def string_value(text: str) -> GgufValue:
 
 
 def scalar_value(kind: str, value: float | int | bool) -> GgufValue:
-    """A scalar of the named type: "u32", "bool", "f32" …"""
+    """A scalar of the named type: "u32", "bool", "f32" … Raises CorruptError for a value that it cannot hold."""
     number = NUMBER_OF[kind]
     try:
         return GgufValue(number, None, 1, struct.pack(SCALARS[number][1], value))
-    except struct.error as error:
-        raise CorruptError(f"{value!r} does not fit a metadata value of type {kind}") from error
+    except (struct.error, OverflowError, KeyError) as error:  # f32 overflows; "string" and "array" are no scalars
+        raise CorruptError(
+            f"{short(value)} does not fit a metadata value of type {kind}",
+            hint="mtptools validate names the metadata that contradicts itself",
+        ) from error
 
 
 def array_value(kind: str, items: Sequence[Any]) -> GgufValue:
-    """An array of scalars of one type, or of strings."""
+    """An array of scalars of one type, or of strings. Raises CorruptError for an item of another type."""
     number = NUMBER_OF[kind]
     head = struct.pack("<IQ", number, len(items))
-    if number == STRING:
+    if number == STRING and all(isinstance(item, str) for item in items):
         body = b"".join(string_value(item).raw for item in items)
     else:
-        body = b"".join(struct.pack(SCALARS[number][1], item) for item in items)
+        body = b"".join(scalar_value(kind, item).raw for item in items)
     return GgufValue(ARRAY, number, len(items), head + body)

@@ -7,6 +7,7 @@ without gaps or overlaps (safetensors repository, format section of its README).
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ __all__ = ["INDEX_NAME", "SafetensorsIndex", "header_bytes", "parse_json", "read
 INDEX_NAME: Final = "model.safetensors.index.json"
 MAX_HEADER: Final = 100_000_000  # the limit of the safetensors library itself
 MAX_DIMS: Final = 8
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,12 @@ class SafetensorsIndex:
     tensors: dict[str, Tensor]
 
 
-def parse_json(data: bytes, where: Path) -> Any:
-    """JSON that is UTF-8, without duplicate keys. Raises CorruptError naming the file."""
+def parse_json(data: bytes, where: object, *, strict: bool = False) -> Any:
+    """JSON in UTF-8. Raises CorruptError naming the file.
+
+    strict  as the safetensors library reads a header: no key stands twice, no string holds half a surrogate pair.
+            Otherwise as Python reads config.json, where the last of two equal keys counts.
+    """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         out = dict(pairs)
@@ -46,9 +52,12 @@ def parse_json(data: bytes, where: Path) -> Any:
         return out
 
     try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=unique)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        tree = json.loads(data.decode("utf-8"), object_pairs_hook=unique if strict else None)
+        if strict and _SURROGATE.search(data):
+            json.dumps(tree, ensure_ascii=False).encode()  # only whole characters have a UTF-8 form
+    except (ValueError, RecursionError) as error:  # of ValueError: not UTF-8, not JSON, an integer of 5000 digits
         raise CorruptError(f"not readable as JSON ({error})", where=where, hint="download the file again") from error
+    return tree
 
 
 def read_index(path: Path) -> SafetensorsIndex:
@@ -63,7 +72,7 @@ def read_index(path: Path) -> SafetensorsIndex:
             raise CorruptError(
                 f"header of {n} bytes in a file of {size}", where=path, hint="the file is truncated: download it again"
             )
-        header = parse_json(file.read(n), path)
+        header = parse_json(file.read(n), path, strict=True)
     if not isinstance(header, dict):
         raise CorruptError("the header is not a JSON object", where=path, hint="download the file again")
     metadata = header.pop("__metadata__", None) or {}

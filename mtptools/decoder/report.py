@@ -48,7 +48,7 @@ class DecoderReport:
     @property
     def powerless(self) -> list[str]:
         """Controls that did not hurt: faults these prompts cannot see."""
-        return [result.name for result in self.controls if result.must_hurt and result.verdict != "hurts"]
+        return [result.name for result in self.controls if result.must_hurt and result.verdict == "no power"]
 
     def first_difference(self) -> Parity | None:
         return next((result for result in self.parity if not result.equal), None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal
 
-__all__ = ["NOT_PER_LAYER", "PER_LAYER", "Rule"]
+__all__ = ["FIXED_LENGTH", "PER_LAYER", "Rule"]
 
 # "donor"  the donor's entries for its head's blocks, or its scalar
 # "false"  False: a head's block is attention, never recurrent
@@ -29,5 +29,5 @@ PER_LAYER: Final[Mapping[str, Rule]] = {
     "swiglu_clamp_shexp": "donor",
 }
 
-# Arrays that are not per block, or count the trunk alone: never extended, never cut.
-NOT_PER_LAYER: Final = ("rope.dimension_sections", "attention.indexer.types")
+# Arrays of a length of their own: never extended, never cut. (attention.indexer.types counts the trunk alone.)
+FIXED_LENGTH: Final[Mapping[str, int]] = {"rope.dimension_sections": 4}

@@ -105,4 +105,3 @@ class Family:
     wiring: Wiring
     trunk: Mapping[str, tuple[Role, ...]]
     head: tuple[Role, ...]
-    notes: str = ""

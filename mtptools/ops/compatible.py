@@ -10,6 +10,7 @@ from mtptools.checkpoint import Checkpoint
 from mtptools.errors import IncompatibleError, UsageError
 from mtptools.head import trunk_layers
 from mtptools.ops import validate_norms, validate_tensors
+from mtptools.ops.quant_config import METHODS, knows_method
 from mtptools.tokens import tokenizer_facts
 
 __all__ = ["FINDINGS", "Mismatch", "mismatches", "require_match"]
@@ -30,7 +31,7 @@ _COMPARED: Final[tuple[tuple[str, str, str, bool], ...]] = (
     ("expert-ffn", "moe_intermediate_size", "expert feed-forward size", False),
     ("shared-ffn", "shared_expert_intermediate_size", "shared expert's feed-forward size", False),
 )
-_OF_THE_HEAD: Final = ("head-shape", "head-norms", "head-values")
+_OF_THE_HEAD: Final = ("head-shape", "head-norms", "head-values", "quantization-method")
 FINDINGS: Final = ("family", "layers", *(row[0] for row in _COMPARED), "tokenizer", *_OF_THE_HEAD)
 _FATAL: Final = {"family", "head-shape", *(row[0] for row in _COMPARED if not row[3])}
 
@@ -76,6 +77,14 @@ def mismatches(trunk: Checkpoint, donor: Checkpoint) -> list[Mismatch]:
                 "tokenizer",
                 f"tokenizer: trunk {left_tokens.size} tokens {left_tokens.digest[:12]}, "
                 f"donor {right_tokens.size} tokens {right_tokens.digest[:12]}",
+            )
+        )
+    if not knows_method(trunk.config):
+        out.append(
+            Mismatch(
+                "quantization-method",
+                "the trunk's quantization_config has a method of which it is not known here how to exclude the head "
+                f"({', '.join(METHODS)} are known)",
             )
         )
     if trunk.family.name == donor.family.name:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mtptools.checkpoint import Checkpoint, split_name
 from mtptools.containers.gguf import Metadata
-from mtptools.containers.safetensors import INDEX_NAME
+from mtptools.containers.safetensors import INDEX_NAME, parse_json
 from mtptools.errors import InputError
 from mtptools.head import head_names, trunk_blocks, trunk_layers
 from mtptools.ops.compatible import require_match
@@ -21,7 +21,7 @@ from mtptools.ops.declare import (
     to_json_bytes,
 )
 from mtptools.ops.donor import complete_head, head_entries, is_quantized, require_trunk
-from mtptools.ops.quant_config import cover_head
+from mtptools.ops.quant_config import cover_head, cover_in_modelopt
 from mtptools.plan import Dropped, Entry, Input, OutFile, Plan, SideFile
 
 __all__ = ["graft"]
@@ -29,6 +29,7 @@ __all__ = ["graft"]
 DEFAULT_ALIGNMENT = 32  # of a GGUF without general.alignment
 HEAD_FILE = "model-mtp.safetensors"
 TRUNK_FILE = "model-trunk.safetensors"
+MODELOPT_FILE = "hf_quant_config.json"
 WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 
 
@@ -133,7 +134,12 @@ def _hf(trunk: Checkpoint, donor: Checkpoint, depth: int, head_type: str | None,
     files.append(OutFile(head_file, "safetensors", {"format": "pt"}, tuple(head)))
     facts += left_out(trunk)
     config = cover_head(hf_with_depth(trunk.config, trunk.family, depth), trunk.family, facts)
-    side = side_files(trunk, {"config.json": to_json_bytes(config), INDEX_NAME: index_json(trunk.index, files)})
+    made = {"config.json": to_json_bytes(config), INDEX_NAME: index_json(trunk.index, files)}
+    if trunk.folder is not None and (second := trunk.folder / MODELOPT_FILE).is_file():
+        tree = parse_json(second.read_bytes(), second)
+        if isinstance(tree, dict):
+            made[MODELOPT_FILE] = to_json_bytes(cover_in_modelopt(tree, trunk.family, facts))
+    side = side_files(trunk, made)
     return Plan(
         verb="graft",
         inputs=(Input("trunk", trunk), Input("donor", donor)),

@@ -45,8 +45,8 @@ def inspect(ckpt: Checkpoint) -> dict[str, Any]:
 
 def _is_embedding(name: str) -> bool:
     """Embeddings or output matrix, in either dialect."""
-    parts = name.split(".")
-    return parts[-1] == "weight" and parts[-2] in _EMBEDDINGS and parts[0] != "blk"
+    module, _, last = name.rpartition(".")
+    return last == "weight" and module.rpartition(".")[2] in _EMBEDDINGS and not name.startswith("blk.")
 
 
 def _of_family(ckpt: Checkpoint) -> dict[str, Any]:

@@ -13,10 +13,18 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from mtptools.errors import CorruptError, InputError
+from mtptools.errors import CorruptError
 from mtptools.families import Family
 
-__all__ = ["COMPANIONS", "METHODS", "Exclusion", "cover_head", "covers_head"]
+__all__ = [
+    "COMPANIONS",
+    "METHODS",
+    "Exclusion",
+    "cover_head",
+    "cover_in_modelopt",
+    "covers_head",
+    "knows_method",
+]
 
 # Names of the tensors that stand beside quantized values: they belong to a role and are none of their own.
 COMPANIONS: Final = (
@@ -100,18 +108,18 @@ def _matches(item: str, module: str) -> bool:
     return module == stem or module.startswith(stem + ".") or fnmatchcase(module, item)
 
 
+def knows_method(config: Mapping[str, Any]) -> bool:
+    """Is it known how this config excludes modules? True when nothing is quantized."""
+    quant = config.get("quantization_config")
+    return quant is None or (isinstance(quant, dict) and str(quant.get("quant_method")) in METHODS)
+
+
 def cover_head(config: dict[str, Any], family: Family, facts: list[str]) -> dict[str, Any]:
-    """config.json whose quantization_config excludes a float head. Raises InputError for an unknown method."""
+    """config.json whose quantization_config excludes a float head; unchanged when its method is not known."""
     quant = _config(config)
-    if quant is None or covers_head(config, family):
+    if quant is None or not knows_method(config) or covers_head(config, family):
         return config
-    method = str(quant.get("quant_method"))
-    rule = METHODS.get(method)
-    if rule is None:
-        raise InputError(
-            f"quantization_config has the method {method!r}; how it excludes modules is not known here",
-            hint=f"known methods: {', '.join(METHODS)}",
-        )
+    rule = METHODS[str(quant.get("quant_method"))]
     entry = rule.entry.format(head=_head_name(family))
     changed = dict(quant)
     for key in (rule.key, *(key for key in rule.also if key in quant)):
@@ -119,3 +127,15 @@ def cover_head(config: dict[str, Any], family: Family, facts: list[str]) -> dict
         changed[key] = {**(quant.get(key) or {}), entry: {}} if rule.table else [*stated, entry]
     facts.append(f"quantization_config.{rule.key} gains {entry!r}: the head is not quantized")
     return {**config, "quantization_config": changed}
+
+
+def cover_in_modelopt(tree: Mapping[str, Any], family: Family, facts: list[str]) -> dict[str, Any]:
+    """hf_quant_config.json, ModelOpt's second place for the same list, with the head excluded."""
+    quant = tree.get("quantization")
+    if not isinstance(quant, dict):
+        return dict(tree)
+    stated, entry = _items(quant.get("exclude_modules")), f"{_head_name(family)}*"
+    if any(_matches(item, f"{_head_name(family)}.layers.0.self_attn.q_proj") for item in stated):
+        return dict(tree)
+    facts.append(f"hf_quant_config.json: exclude_modules gains {entry!r}")
+    return {**tree, "quantization": {**quant, "exclude_modules": [*stated, entry]}}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from mtptools.checkpoint import Checkpoint
 from mtptools.codecs import CODECS
 from mtptools.containers.gguf_values import ARRAY
-from mtptools.families.per_layer import PER_LAYER
+from mtptools.families.per_layer import FIXED_LENGTH, PER_LAYER
 from mtptools.head import block_of, head_names, is_sidecar, trunk_blocks
 from mtptools.ops.quant_config import COMPANIONS, METHODS, covers_head
 from mtptools.receipt import load_inside
@@ -31,9 +31,15 @@ def declared_missing(ckpt: Checkpoint) -> Report:
     blocks = f", block_count says {depth + ckpt.hparams.n_layers}" if ckpt.dialect == "gguf" else ""
     yield (
         f"a head is declared and missing: {depth} MTP layer(s) declared, no head tensor in the file",
-        f"{_depth_key(ckpt)} = {depth}{blocks}; {len(ckpt)} tensors, none of a head",
+        f"{_depth_key(ckpt)} = {depth}{blocks}; {len(ckpt)} tensors, none of a head{_not_read(ckpt)}",
         f"mtptools graft {ckpt.path.name} DONOR -o OUT, or undeclare it: mtptools strip {ckpt.path.name} -o OUT",
     )
+
+
+def _not_read(ckpt: Checkpoint) -> str:
+    """Weights in the folder that no index names: the head may be in there."""
+    others = [path.name for path in ckpt.side_files if path.suffix == ".safetensors"]
+    return f"; beside it and in no index: {', '.join(others)}" if others else ""
 
 
 def undeclared(ckpt: Checkpoint) -> Report:
@@ -98,6 +104,43 @@ def arrays(ckpt: Checkpoint) -> Report:
                 f"block_count = {blocks}; llama.cpp refuses a wrong length, or silently reads 0 for the last block",
                 f"mtptools strip {ckpt.path.name}, then graft again: arrays are extended from the donor",
             )
+
+
+def fixed_arrays(ckpt: Checkpoint) -> Report:
+    for name, length in FIXED_LENGTH.items():
+        key = f"{ckpt.family.gguf_arch}.{name}"
+        stored = ckpt.metadata.stored.get(key)
+        if stored is not None and stored.count != length:
+            yield (
+                f"{key} has {stored.count} entries, {length} are wanted",
+                "llama.cpp reads exactly that many (seen with 3 entries in files of the Ollama registry)",
+                "convert the release again with llama.cpp's converter",
+            )
+
+
+def unindexed(ckpt: Checkpoint) -> Report:
+    if ckpt.index is None:
+        return
+    rest = [name for name in ckpt if name not in ckpt.index["weight_map"]]
+    if rest:
+        yield (
+            f"{len(rest)} tensor(s) are in a shard and not in the index: {', '.join(rest[:4])}",
+            "transformers does not load them; vLLM loads every tensor of every shard",
+            "write the index again: mtptools strip, then mtptools graft",
+        )
+
+
+def quantization_method(ckpt: Checkpoint) -> Report:
+    quant = ckpt.config.get("quantization_config")
+    if quant is None or not head_names(ckpt):
+        return
+    method = quant.get("quant_method") if isinstance(quant, dict) else quant
+    if str(method) not in METHODS:
+        yield (
+            f"quantization_config has the method {str(method)[:40]!r}: whether it covers the head is not known here",
+            f"known methods: {', '.join(METHODS)}",
+            "check that the head's modules are excluded from quantization, or quantized",
+        )
 
 
 def quantization(ckpt: Checkpoint) -> Report:

@@ -81,6 +81,8 @@ def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
 def _wrong(ckpt: Checkpoint, role: Role, found: Found, where: str) -> tuple[str, str, str] | None:
     dims = ckpt.hparams.dims()
     wanted = tuple(size if isinstance(size, int) else dims[size] for size in role.shape)
+    if len({part.codec for part in found.parts}) > 1:  # experts of several types: nothing to stack, each may be right
+        return None
     if not role.shape or _squeezed(wanted) == _squeezed(found.tensor.shape):
         return None
     if found.role.name != role.name or found.tensor.codec in ("U8", "I8", "I32", "U32"):  # fused, or packed values

@@ -178,7 +178,10 @@ class Verification:
                 f"L4 control     {control.verdict:<8} {control.name}: {control.acceptance:.1%} (as it is "
                 f"{control.base:.1%})"
             )
-        if report.powerless:
+        dead = bool(report.controls) and report.controls[0].base < DEAD
+        if dead:
+            lines.append("               the head is dead: nothing can hurt it, and what helps is a diagnosis")
+        elif report.powerless:
             lines.append(f"               these prompts cannot see: {', '.join(report.powerless)}")
         if report.diagnosis:
             lines.append(f"diagnosis      {report.diagnosis}")

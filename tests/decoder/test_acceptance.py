@@ -161,7 +161,7 @@ def test_controls_hurt_or_say_they_cannot(load: Callable[..., Model]) -> None:
     for name in ("swapped halves", "shifted token", "norms without +1"):
         assert verdicts[name] == "hurts", report.controls
     assert "helps" not in verdicts.values()
-    assert set(report.powerless) == {r.name for r in report.controls if r.must_hurt and r.verdict != "hurts"}
+    assert set(report.powerless) == {r.name for r in report.controls if r.must_hurt and r.verdict == "no power"}
     assert report.diagnosis is None
 
 

@@ -226,6 +226,64 @@ def test_quantization_config_must_cover_the_head(method: str, hf: Path, tmp_path
     assert kept["quant_method"] == method
 
 
+def test_modelopt_says_it_twice(hf: Path, tmp_path: Path) -> None:
+    """config.json and hf_quant_config.json; vLLM reads the second where the first says nothing."""
+    from mtptools.ops.extract import strip
+    from mtptools.ops.graft import graft
+
+    stated = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}}
+    path = rewrite.hf(hf, tmp_path / "m")
+    (path / "hf_quant_config.json").write_text(json.dumps(stated))
+    write(strip(open_checkpoint(path), "t"), tmp_path / "t")
+    write(graft(open_checkpoint(tmp_path / "t"), open_checkpoint(hf), "o"), tmp_path / "o")
+    after = json.loads((tmp_path / "o" / "hf_quant_config.json").read_text())
+    assert after["quantization"]["exclude_modules"] == ["lm_head", "mtp*"]
+    write(extract(open_checkpoint(path), "s"), tmp_path / "s")
+    assert not (tmp_path / "s" / "hf_quant_config.json").exists()
+
+
+def test_unknown_quantization_method(hf: Path, tmp_path: Path) -> None:
+    from mtptools.errors import IncompatibleError
+    from mtptools.ops.extract import strip
+    from mtptools.ops.graft import graft
+
+    def quantized(config: dict[str, Any]) -> None:
+        config["quantization_config"] = {"quant_method": "bitsandbytes"}
+
+    path = rewrite.hf(hf, tmp_path / "m", config=quantized)
+    assert found(path) == {"quantization-method"}
+    write(strip(open_checkpoint(path), "t"), tmp_path / "t")
+    with pytest.raises(IncompatibleError, match="do not belong"):
+        graft(open_checkpoint(tmp_path / "t"), open_checkpoint(hf), "o")
+    assert graft(open_checkpoint(tmp_path / "t"), open_checkpoint(hf), "o", allow=("quantization-method",)).facts
+
+
+def test_three_rope_sections(gguf: Callable[..., Path], ckpt: Checkpoint) -> None:
+    key = f"{ckpt.family.gguf_arch}.rope.dimension_sections"
+    assert found(gguf(metadata={key: array_value("i32", [3, 3, 2])})) == {"fixed-arrays"}
+
+
+def test_tensor_outside_of_the_index(hf: Path, tmp_path: Path) -> None:
+    path = rewrite.hf(hf, tmp_path / "m")
+    names = list(open_checkpoint(path))
+    index = {"metadata": {}, "weight_map": dict.fromkeys(names[1:], "model.safetensors")}
+    (path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert found(path) == {"index"}
+
+
+def test_head_in_a_file_that_no_loader_reads(hf: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    path = rewrite.hf(hf, tmp_path / "m")
+    tensors = load_file(path / "model.safetensors")
+    head = {name: tensors.pop(name) for name in list(tensors) if name.startswith("mtp.")}
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    save_file(head, path / "mtp.safetensors", metadata={"format": "pt"})
+    result = validate(open_checkpoint(path))
+    assert [f.check for f in result.findings] == ["head-declared-missing"]
+    assert "mtp.safetensors" in result.findings[0].evidence
+
+
 @pytest.mark.parametrize(
     ("method", "stated"),
     [
@@ -233,6 +291,8 @@ def test_quantization_config_must_cover_the_head(method: str, hf: Path, tmp_path
         ("compressed-tensors", {"ignore": ["re:.*mtp.*", "lm_head"]}),
         ("gptq", {"dynamic": {"-:.*mtp.*": {}}}),
         ("modelopt", {"ignore": ["mtp*"]}),
+        ("modelopt", {"exclude_modules": ["*mtp*"]}),
+        ("modelopt", {"ignore": ["mtp.layers.0*"]}),  # the list of a real NVFP4 release: loaders take mtp.fc as float
         ("fp8", {"modules_to_not_convert": ["mtp.fc", "mtp.layers.0.self_attn"]}),
     ],
 )
