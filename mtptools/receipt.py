@@ -41,7 +41,7 @@ def _sources(plan: Plan) -> list[dict[str, Any]]:
             with open(file.path, "rb") as handle:
                 digest = hashlib.sha256(handle.read(file.header)).hexdigest()
             files.append({"name": file.path.name, "bytes": file.size, "header_sha256": digest})
-        out.append({"label": item.label, "name": ckpt.path.name, "dialect": ckpt.dialect, "files": files})
+        out.append({"label": item.label, "name": ckpt.path.resolve().name, "dialect": ckpt.dialect, "files": files})
     return out
 
 
@@ -80,7 +80,7 @@ def inside(plan: Plan, head_sha256: Mapping[str, str]) -> str:
         "schema": SCHEMA,
         "version": __version__,
         "verb": plan.verb,
-        "sources": [{"label": i.label, "name": i.checkpoint.path.name} for i in plan.inputs],
+        "sources": [{"label": i.label, "name": i.checkpoint.path.resolve().name} for i in plan.inputs],
         "tokenizer_sha256": None if tokens is None else tokens.digest,
         "head_sha256": {name: head_sha256.get(name, "0" * 64) for name in names},
     }

@@ -170,3 +170,38 @@ def test_metadata_that_is_not_utf8_is_printed(tmp_path: Path, capsys: pytest.Cap
         assert caught.value.code == 0
         assert "qwen35\ufffd" in out
     assert "qwen35\ufffd" in json.loads(out)["family_error"]
+
+
+def test_escape_sequences_do_not_reach_the_terminal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A tensor name that clears the screen is shown, not obeyed."""
+    from tests import rewrite
+    from tests.conftest import FIXTURES
+
+    full = FIXTURES / "qwen35" / "gguf" / "model-BF16.gguf"
+    path = rewrite.gguf(full, tmp_path / "e.gguf", add={"\x1b[2Jevil\r": np.ones(4, np.float32)})
+    with pytest.raises(SystemExit) as stopped:
+        main(["validate", str(path)])
+    out = capfd.readouterr().out
+    assert stopped.value.code == 1
+    assert "\x1b" not in out
+    assert "\r" not in out
+    assert r"\x1b[2Jevil\r" in out
+
+
+@pytest.mark.parametrize("stated", [5, "x", [None], {"a": 1}, 1.5, True])
+def test_end_of_text_ids(stated: object, tmp_path: Path) -> None:
+    import shutil
+
+    from mtptools.checkpoint import open_checkpoint
+    from mtptools.decoder.tokenizer import load_tokenizer
+    from mtptools.errors import TokenizerError
+    from tests.conftest import FIXTURES
+
+    folder = tmp_path / "m"
+    shutil.copytree(FIXTURES / "qwen35" / "hf", folder)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": stated}))
+    if stated == 5 and not isinstance(stated, bool):
+        assert load_tokenizer(open_checkpoint(folder)).stop_ids
+        return
+    with pytest.raises(TokenizerError):
+        load_tokenizer(open_checkpoint(folder))

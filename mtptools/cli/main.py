@@ -13,6 +13,7 @@ from typing import Any, Final
 import click
 
 from mtptools import __version__
+from mtptools.cli.output import note
 from mtptools.errors import IncompatibleError, MtpToolsError
 
 __all__ = ["VERBS", "cli", "main"]
@@ -70,12 +71,12 @@ def _report(error: MtpToolsError, as_json: bool) -> None:
             "exit_code": error.exit_code,
         }
         click.echo(json.dumps(record, indent=1))
-    click.echo(f"error: {error}", err=True)
+    note(f"error: {error}")
     if isinstance(error, IncompatibleError):
         for finding in error.findings:
-            click.echo(f"  - {finding}", err=True)
+            note(f"  - {finding}")
     if error.hint:
-        click.echo(f"hint: {error.hint}", err=True)
+        note(f"hint: {error.hint}")
 
 
 def _terminated(signum: int, frame: FrameType | None) -> None:

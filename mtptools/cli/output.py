@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,8 @@ import click
 __all__ = ["emit", "note", "progress", "status", "table"]
 
 
+# Control characters in a name (an escape sequence, a carriage return) must not reach a terminal.
+_CONTROL: Final = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 # Half a surrogate pair: how Python holds a byte of a name or of GGUF metadata that is not UTF-8. It cannot be printed.
 _HALF: Final = re.compile("[\ud800-\udfff]")
 
@@ -28,14 +31,22 @@ def emit(data: Any, text: str, *, as_json: bool, quiet: bool) -> None:
         text = _whole(json.dumps(data, indent=1, ensure_ascii=False, default=str))
         if _shown(text) != text:
             text = json.dumps(json.loads(text), indent=1)
-        click.echo(text)
+        _echo(text)
     elif not quiet and text:
-        click.echo(_shown(_whole(text)))
+        _echo(_shown(_whole(text)))
+
+
+def _echo(text: str) -> None:
+    """To standard output. A reader that went away (`| head`) does not turn success into failure."""
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def note(text: str, *, quiet: bool = False) -> None:
     if not quiet:
-        click.echo(_whole(text), err=True)
+        click.echo(_shown(_whole(text)), err=True)
 
 
 def _whole(text: str) -> str:
@@ -45,6 +56,7 @@ def _whole(text: str) -> str:
 def _shown(text: str) -> str:
     """`text` with a question mark for every character that the encoding of standard output lacks."""
     encoding = sys.stdout.encoding or "utf-8"
+    text = _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
     return text.encode(encoding, "replace").decode(encoding)
 
 

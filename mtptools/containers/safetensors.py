@@ -80,7 +80,7 @@ def read_index(path: Path) -> SafetensorsIndex:
         raise CorruptError("__metadata__ is not a map of strings", where=path)
     tensors = [_tensor(path, name, entry, 8 + n, size) for name, entry in header.items()]
     tensors.sort(key=lambda tensor: (tensor.blobs[0].offset, tensor.blobs[0].nbytes))
-    _check_cover(path, tensors, 8 + n)
+    _check_cover(path, tensors, 8 + n, size)
     return SafetensorsIndex(path, metadata, {tensor.name: tensor for tensor in tensors})
 
 
@@ -110,7 +110,7 @@ def _tensor(path: Path, name: str, entry: Any, data_start: int, size: int) -> Te
     return Tensor(name, tuple(shape), codec.name, (Blob(path, data_start + begin, end - begin),))
 
 
-def _check_cover(path: Path, tensors: Sequence[Tensor], data_start: int) -> None:
+def _check_cover(path: Path, tensors: Sequence[Tensor], data_start: int, size: int) -> None:
     at, before = data_start, "the header"
     for tensor in tensors:
         blob = tensor.blobs[0]
@@ -118,6 +118,10 @@ def _check_cover(path: Path, tensors: Sequence[Tensor], data_start: int) -> None
             word = "overlaps" if blob.offset < at else "leaves a gap after"
             raise CorruptError(f"tensor {tensor.name} {word} {before}", where=path, hint="download the file again")
         at, before = blob.offset + blob.nbytes, tensor.name
+    if at != size:
+        raise CorruptError(
+            f"{size - at} bytes behind {before} belong to no tensor", where=path, hint="download it again"
+        )
 
 
 def header_bytes(metadata: Mapping[str, str], tensors: Sequence[Tensor]) -> bytes:

@@ -100,7 +100,7 @@ def _check_rope(ckpt: Checkpoint) -> None:
     else:
         text = text_config(ckpt.config)
         rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
-        kind = rope.get("rope_type", rope.get("type"))
+        kind = rope.get("rope_type", rope.get("type")) if isinstance(rope, dict) else repr(rope)
     if kind not in (None, "none", "default", "mrope"):
         raise InputError(
             f"rotary positions are scaled ({kind}); the decoder knows the plain ones only",

@@ -120,14 +120,26 @@ def _stop_ids(folder: Path, config: Mapping[str, Any]) -> list[int]:
     """eos_token_id of generation_config.json, else of config.json."""
     sources: list[Mapping[str, Any]] = []
     with contextlib.suppress(OSError, ValueError):  # optional: the model's own configuration says it too
-        sources.append(json.loads((folder / "generation_config.json").read_text(encoding="utf-8")))
+        stated = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
+        sources.append(stated if isinstance(stated, Mapping) else {})
     text = config.get("text_config")
     sources += [config, text if isinstance(text, Mapping) else {}]
     for source in sources:
         found = source.get("eos_token_id")
         if found is not None:
-            return [int(i) for i in (found if isinstance(found, list) else [found])]
+            return _ids(found, folder)
     return []
+
+
+def _ids(stated: object, where: object) -> list[int]:
+    """One id or a list of ids. Raises TokenizerError for anything else."""
+    given = stated if isinstance(stated, list) else [stated]
+    ids = [i for i in given if isinstance(i, int) and not isinstance(i, bool)]
+    if len(ids) < len(given):
+        raise TokenizerError(
+            f"eos_token_id is {stated!r}, not a token id", where=where, hint="take the file from the release again"
+        )
+    return ids
 
 
 def _from_gguf(metadata: Mapping[str, Any], where: object) -> Tokenizer:
@@ -147,6 +159,12 @@ def _from_gguf(metadata: Mapping[str, Any], where: object) -> Tokenizer:
             where=where,
             hint=f"known: model 'gpt2' of kind {', '.join(PATTERNS)}",
         )
+    types = stated("token_type") or [1] * len(tokens if isinstance(tokens, list) else ())
+    texts = [part if isinstance(part, list) else [None] for part in (tokens, merges)]
+    if not isinstance(types, list) or not all(isinstance(text, str) for part in texts for text in part):
+        raise TokenizerError(
+            "tokens, merges or token types are not arrays", where=where, hint="the metadata is damaged: convert again"
+        )
     vocab = {token: index for index, token in enumerate(tokens)}
     pairs = [tuple(merge.split(" ", 1)) for merge in merges]
     try:
@@ -159,8 +177,7 @@ def _from_gguf(metadata: Mapping[str, Any], where: object) -> Tokenizer:
     bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.pre_tokenizer = pre_tokenizers.Sequence([cut, bytewise])
     backend.decoder = decoders.ByteLevel()
-    types = stated("token_type") or [1] * len(tokens)
     whole = [(token, kind) for token, kind in zip(tokens, types, strict=False) if kind in (CONTROL, USER_DEFINED)]
     backend.add_tokens([AddedToken(t, special=kind == CONTROL, normalized=False) for t, kind in whole])
     stops = (stated(key) for key in ("eos_token_id", "eot_token_id"))
-    return Tokenizer(backend, [int(i) for i in stops if i is not None])
+    return Tokenizer(backend, [i for stop in stops if stop is not None for i in _ids(stop, where)])

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.containers.gguf import Metadata, split_keys
-from mtptools.containers.gguf_values import ARRAY, SCALARS, GgufValue, array_value, scalar_value
+from mtptools.containers.gguf_values import ARRAY, SCALARS, STRING, GgufValue, array_value, scalar_value
 from mtptools.errors import CorruptError
 from mtptools.families import Family
 from mtptools.families.per_layer import PER_LAYER
@@ -61,7 +61,8 @@ def gguf_with_depth(
                 )
             items += _added(full, rule, donor, donor_trunk, depth - (len(items) - n_trunk))
         if items != stored.value:
-            changes[full] = array_value(SCALARS[stored.item or 0][0], items)
+            kind = "string" if stored.item == STRING else SCALARS[stored.item or 0][0]
+            changes[full] = array_value(kind, items)
     return metadata.edited({k: v for k, v in changes.items() if k in metadata or v is not None})
 
 
@@ -110,7 +111,8 @@ def hf_with_depth(config: Mapping[str, Any], family: Family, depth: int) -> dict
 
 
 def to_json_bytes(tree: Mapping[str, Any]) -> bytes:
-    return (json.dumps(tree, indent=2, ensure_ascii=False) + "\n").encode()
+    # A lone surrogate, legal as an escape in JSON and not in UTF-8, is written as the escape it came as.
+    return (json.dumps(tree, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
 def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> list[Change]:

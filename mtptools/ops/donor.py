@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from mtptools.checkpoint import Checkpoint
-from mtptools.codecs import CODECS, codec_named
+from mtptools.codecs import CODECS, ENCODABLE
 from mtptools.errors import CodecError, ConventionError, InputError, MissingHeadError, MissingRoleError, UsageError
 from mtptools.families import Role
 from mtptools.head import Found, Head, find_head, head_names, is_sidecar, missing_blocks, trunk_blocks
@@ -107,7 +107,11 @@ def head_entries(
     wanted       type name for the head's matrices, None to keep the donor's types
     """
     if wanted is not None:
-        wanted = codec_named(wanted).name
+        if wanted.upper() not in CODECS:
+            raise UsageError(
+                f"no type is called {wanted!r}", where="--head-type", hint=f"types: {', '.join(ENCODABLE)}"
+            )
+        wanted = wanted.upper()
     if target == "hf":
         return _hf_entries(donor, wanted)
     entries = []
@@ -133,8 +137,6 @@ def head_entries(
 
 
 def _check_encodable(found: Found, codec: str) -> None:
-    from mtptools.codecs import ENCODABLE
-
     if codec not in ENCODABLE:
         raise CodecError(f"no encoder for {codec}", where="--head-type", hint=f"types: {', '.join(ENCODABLE)}")
     shape = found.tensor.shape

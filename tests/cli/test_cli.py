@@ -167,6 +167,20 @@ def test_errors_as_json(run, full: Path, tmp_path: Path) -> None:
     assert run("verify", full, "--k", "2")[0] == 2
 
 
+def test_a_reader_that_goes_away(full: Path, tmp_path: Path) -> None:
+    """`mtptools strip … | true` wrote its file: that is success."""
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {sys.executable} -m mtptools strip '{full}' -o o.gguf --json | true"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (tmp_path / "o.gguf").is_file()
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0
+
+
 def test_codec_error(run, full: Path, trunk_q8: Path, tmp_path: Path) -> None:
     code, _, err = run("graft", trunk_q8, full, "-o", tmp_path / "o.gguf", "--head-type", "IQ1_S")
     assert code == 5

@@ -75,6 +75,7 @@ LIES = {
     "reversed": (build({"a": entry(data_offsets=[64, 0])}), CorruptError),
     "size differs": (build({"a": entry(shape=[15])}), CorruptError),
     "overlap": (build({"a": entry(), "b": entry(shape=[8], data_offsets=[32, 64])}), CorruptError),
+    "trailing bytes": (build({"a": entry(shape=[8], data_offsets=[0, 32])}), CorruptError),
     "gap": (build({"a": entry(shape=[8], data_offsets=[32, 64])}), CorruptError),
     "shape of floats": (build({"a": entry(shape=[16.0])}), CorruptError),
     "shape of booleans": (build({"a": entry(shape=[True, 16])}), CorruptError),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +87,43 @@ def test_parity_and_simulation_on_quantized_trunks(grafted: Model, trained: Path
         assert compare(plain, trace).equal
         assert simulate(grafted.require_head(), plain, k) == trace.drafts
     assert compare(plain, decode_speculative(grafted, ids, 32, 3, mode="serial")).equal
+
+
+class Spoiled:
+    """The true continuation with a third of the drafts made wrong: acceptances and rejections at every length."""
+
+    def __init__(self, truth: list[int]) -> None:
+        self.truth, self.random = truth, random.Random(7)
+        self.emitted: list[int] = []
+
+    def __call__(self, drafts: list[int], step: int) -> list[int]:
+        at = len(self.emitted)
+        return [t ^ 1 if self.random.random() < 1 / 3 else t for t in self.truth[at : at + len(drafts)]]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", ["F32", "BF16", "Q4_K"])
+def test_bits_with_rejected_drafts_and_a_long_prompt(
+    kind: str, dtype: str, trained: Path, trunk_of: Callable[[str, str], Path]
+) -> None:
+    """Logits of plain and speculative decoding, bit for bit, k from 1 to 4, with spoiled drafts and the head's own."""
+    trunk = open_checkpoint(trunk_of(trained.name, kind))
+    model = load_model(trunk, head=open_checkpoint(trained / "gguf/model-BF16.gguf"), dtype=dtype)
+    prompts = [golden["ids"].tolist() for golden in goldens(trained).values()]
+    assert max(map(len, prompts)) > 256
+    rejected = accepted = 0
+    for ids in (max(prompts, key=len), min(prompts, key=len)):
+        plain = decode_plain(model, ids, 24)
+        for k in (1, 2, 3, 4):
+            own = decode_speculative(model, ids, 24, k)
+            assert compare(plain, own).equal
+            spoil = Spoiled(plain.tokens)
+            trace = decode_speculative(model, ids, 24, k, corrupt=spoil, on_tokens=spoil.emitted.extend)
+            assert compare(plain, trace).equal
+            accepted += sum(trace.drafts.accepted)
+            rejected += sum(trace.drafts.drafted) - sum(trace.drafts.accepted)
+    assert accepted > 50
+    assert rejected > 50
 
 
 def test_every_control_hurts(trained: Path) -> None:
