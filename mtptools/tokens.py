@@ -35,6 +35,7 @@ class TokenizerFacts:
     digest: str
 
 
+@lru_cache(maxsize=8)
 def tokenizer_facts(ckpt: Checkpoint) -> TokenizerFacts | None:
     """Facts of the checkpoint's tokenizer, or None when it brings none.
 

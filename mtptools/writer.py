@@ -6,16 +6,15 @@ half-written is left. The same plan gives the same bytes: there is no clock in t
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import shutil
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import xxhash
 
@@ -27,11 +26,12 @@ from mtptools.errors import CorruptError, SystemFailure
 from mtptools.placing import check_output, publish, receipt_of, staging
 from mtptools.plan import Entry, OutFile, Plan
 from mtptools.recode import recoded
+from mtptools.sequential import Sequential, writing
+from mtptools.tensors import Blob
 
 __all__ = ["Written", "add_verification", "write"]
 
 CHUNK: Final = 8 << 20  # bytes copied at a time
-LARGE: Final = 256 << 20  # bytes from which a file is worth writing back early
 Progress = Callable[[int], None]
 
 
@@ -64,20 +64,20 @@ def _stream(plan: Plan, out: Path, stage: Path, progress: Progress) -> Written:
     # only after the data of every file.
     blank = receipt.inside(plan, {})
     for file in plan.files:
-        with open(stage / file.name, "xb") as handle, _early_writeback(handle, file):
+        size = sum(entry.nbytes for entry in file.entries)
+        with writing(stage / file.name, size) as handle:
             handle.write(_header(plan, file, blank))
             for entry in file.entries:
                 _write_tensor(handle, entry, digests, sha256, progress)
                 if file.container == "gguf":
                     handle.write(bytes(-handle.tell() % file.alignment))
-            if not _carries(plan, file):
-                _sync(handle)
     text = receipt.inside(plan, sha256)
     for file in plan.files:
         if _carries(plan, file):
             with open(stage / file.name, "r+b") as written:
                 written.write(_header(plan, file, text))
-                _sync(written)
+                written.flush()
+                os.fsync(written.fileno())
         _check_header(stage / file.name, file)
     for side in plan.side:
         target = stage / side.name
@@ -89,37 +89,6 @@ def _stream(plan: Plan, out: Path, stage: Path, progress: Progress) -> Written:
     path = receipt_of(plan, out)
     (stage / path.name).write_text(_as_text(record), encoding="utf-8")
     return Written(out if plan.folder else out.parent / plan.files[0].name, record, path, digests)
-
-
-@contextlib.contextmanager
-def _early_writeback(handle: IO[bytes], file: OutFile) -> Iterator[None]:
-    """Have the kernel write what it holds while more is being copied: the wait at the end is a quarter of the time.
-
-    An error of the disk is left to the last sync, which meets it again and says so.
-    """
-    if sum(entry.nbytes for entry in file.entries) < LARGE:
-        yield
-        return
-    stop = threading.Event()
-    sync = getattr(os, "fdatasync", os.fsync)  # not on every system
-
-    def flush() -> None:
-        while not stop.wait(0.05):
-            with contextlib.suppress(OSError):
-                sync(handle.fileno())
-
-    thread = threading.Thread(target=flush, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
-def _sync(handle: IO[bytes]) -> None:
-    handle.flush()
-    os.fsync(handle.fileno())
 
 
 def _as_text(record: dict[str, Any]) -> str:
@@ -159,7 +128,7 @@ def _header(plan: Plan, file: OutFile, text: str) -> bytes:
 
 
 def _write_tensor(
-    handle: IO[bytes], entry: Entry, digests: dict[str, str], sha256: dict[str, str], progress: Progress
+    handle: Sequential, entry: Entry, digests: dict[str, str], sha256: dict[str, str], progress: Progress
 ) -> None:
     fast = xxhash.xxh3_128()
     slow = hashlib.sha256() if entry.head else None
@@ -178,26 +147,38 @@ def _write_tensor(
         sha256[entry.name] = slow.hexdigest()
 
 
-_BUFFER = bytearray(CHUNK)
-
-
 def _passed(entry: Entry) -> Iterator[memoryview]:
-    """The source's bytes as they are, through one reused buffer."""
-    view = memoryview(_BUFFER)
-    for blob in entry.source.blobs:
-        with open(blob.path, "rb", buffering=0) as file:
-            file.seek(blob.offset)
-            left = blob.nbytes
-            while left:
-                n = file.readinto(view[: min(left, CHUNK)])
-                if not n:
-                    raise CorruptError(
-                        f"the file ends within tensor {entry.source.name}",
-                        where=blob.path,
-                        hint="it changed while it was read, or is truncated: download it again",
-                    )
-                left -= n
-                yield view[:n]
+    """The source's bytes as they are; one chunk is read ahead while the one before is written."""
+    chunks = list(entry.source.chunks(CHUNK))
+    with ThreadPoolExecutor(1) as reader:
+        ahead = reader.submit(_fill, entry, chunks[0], 0) if chunks else None
+        for number in range(len(chunks)):
+            if ahead is None:
+                return
+            view = ahead.result()
+            if number + 1 < len(chunks):
+                ahead = reader.submit(_fill, entry, chunks[number + 1], (number + 1) % 2)
+            yield view
+
+
+_BUFFERS: Final = (bytearray(CHUNK), bytearray(CHUNK))
+
+
+def _fill(entry: Entry, blob: Blob, which: int) -> memoryview:
+    """One chunk into one of the two buffers."""
+    view, got = memoryview(_BUFFERS[which])[: blob.nbytes], 0
+    with open(blob.path, "rb", buffering=0) as file:
+        file.seek(blob.offset)
+        while got < blob.nbytes:
+            n = file.readinto(view[got:])
+            if not n:
+                raise CorruptError(
+                    f"the file ends within tensor {entry.source.name}",
+                    where=blob.path,
+                    hint="it changed while it was read, or is truncated: download it again",
+                )
+            got += n
+    return view
 
 
 def _check_header(path: Path, file: OutFile) -> None:
