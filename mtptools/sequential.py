@@ -51,15 +51,26 @@ class _Direct:
             at = 0
             while at < self.filled:
                 with whole[at : self.filled] as rest:
-                    at += os.write(self.fd, rest)
+                    try:
+                        at += os.write(self.fd, rest)
+                    except OSError as error:
+                        # The rest is not aligned, after a short write or where blocks are larger: use the cache.
+                        if error.errno != errno.EINVAL or not self._through_the_cache():
+                            raise
         self.done += self.filled
         self.filled = 0
 
-    def finish(self) -> None:
-        """The rest, which is no whole block, through the cache; then all of it to the disk."""
+    def _through_the_cache(self) -> bool:
+        """Turn O_DIRECT off; False when it was off already."""
         import fcntl
 
-        fcntl.fcntl(self.fd, fcntl.F_SETFL, fcntl.fcntl(self.fd, fcntl.F_GETFL) & ~os.O_DIRECT)
+        flags = fcntl.fcntl(self.fd, fcntl.F_GETFL)
+        fcntl.fcntl(self.fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+        return bool(flags & os.O_DIRECT)
+
+    def finish(self) -> None:
+        """The rest, which is no whole block, through the cache; then all of it to the disk."""
+        self._through_the_cache()
         self._drain()
         os.fsync(self.fd)
 
