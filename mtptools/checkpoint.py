@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from mtptools.containers import gguf, safetensors
 from mtptools.containers.gguf import GgufIndex, Metadata
-from mtptools.errors import CorruptError, InputError, NotACheckpointError, SystemFailure
-from mtptools.families import Family, find_family
+from mtptools.errors import CorruptError, NotACheckpointError, SystemFailure, UnknownFamilyError
+from mtptools.families import Family, find_family, generic_family
 from mtptools.hparams import HParams, gguf_hparams, hf_hparams, text_config
 from mtptools.tensors import Tensor
 
-__all__ = ["Checkpoint", "File", "open_checkpoint", "split_name"]
+__all__ = ["Checkpoint", "File", "Known", "open_checkpoint", "open_declared", "split_name"]
 
 SPLIT: Final = re.compile(r"^(?P<stem>.+)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf$")
 SINGLE: Final = "model.safetensors"
+CONFIG: Final = "config.json"
+UNKNOWN: Final = "?"  # the type of a tensor of which only the name is known
+Known = Literal["config", "names", "values"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class Checkpoint(Mapping[str, Tensor]):
     folder      where side files live; None for a single file
     side_files  every other file of the folder, relative
     index       model.safetensors.index.json, when there is one
+    generic     a GGUF of an unknown architecture is taken as it stands instead of being refused
+    known       how much was read: "values" can be, "names" (config.json and the index, no weights), or "config" alone
     """
 
     path: Path
@@ -59,6 +64,8 @@ class Checkpoint(Mapping[str, Tensor]):
     side_files: tuple[Path, ...] = ()
     index: dict[str, Any] | None = None
     gaps: tuple[str, ...] = ()
+    generic: bool = False
+    known: Known = "values"
 
     # One opened checkpoint is itself and no other: what is found out about it may be cached by it.
     __eq__ = object.__eq__
@@ -79,15 +86,15 @@ class Checkpoint(Mapping[str, Tensor]):
 
     @cached_property
     def family(self) -> Family:
-        """Raises UnknownFamilyError; an MLX checkpoint is refused by name."""
-        if self.dialect == "mlx":
-            raise InputError(
-                "an MLX checkpoint: this version reads the hf and gguf dialects",
-                where=self.path,
-                hint="use the Hugging Face release it was converted from",
-            )
+        """Raises UnknownFamilyError, or NotACheckpointError when there is no config.json to tell."""
         if self.dialect == "gguf":
-            return find_family(gguf_arch=str(self.metadata.get("general.architecture")), where=self.path)
+            arch = str(self.metadata.get("general.architecture"))
+            try:
+                return find_family(gguf_arch=arch, where=self.path)
+            except UnknownFamilyError:
+                if not self.generic:
+                    raise
+                return generic_family(arch)
         types = [str(t) for t in (self.config.get("model_type"), text_config(self.config).get("model_type")) if t]
         if not self.config:
             raise NotACheckpointError(
@@ -110,21 +117,62 @@ class Checkpoint(Mapping[str, Tensor]):
         return gguf_hparams(self.family, self.metadata, vocab, "output.weight" not in self.tensors, self.path)
 
 
-def open_checkpoint(path: str | Path) -> Checkpoint:
+def open_checkpoint(path: str | Path, *, generic: bool = False) -> Checkpoint:
     """Open a .gguf file (any shard of a split one), a .safetensors file, or a folder with either.
+
+    generic  take a GGUF of an architecture that is not known as it stands
 
     Raises NotACheckpointError, CorruptError (header, missing shard, unreadable JSON) or SystemFailure.
     """
     path = Path(path)
     try:
-        if path.is_dir():
-            return _open_folder(path)
-        if path.is_file():
-            return _open_file(path)
+        if path.is_dir() or path.is_file():
+            opened = _open_folder(path) if path.is_dir() else _open_file(path)
+            return replace(opened, generic=generic)
     except OSError as error:
         raise SystemFailure(f"cannot read: {error.strerror or error}", where=error.filename or path) from error
     raise NotACheckpointError(
         "no such file or folder", where=path, hint="give a .gguf file, a .safetensors file, or a model folder"
+    )
+
+
+def open_declared(path: str | Path, *, generic: bool = False) -> Checkpoint:
+    """As `open_checkpoint`, and also a folder, config.json or index whose weights are not there.
+
+    What is known then are the configuration and, from an index, the tensors' names: shapes, types and values are not.
+    """
+    path = Path(path)
+    folder = path if path.is_dir() else path.parent
+    try:
+        if path.is_dir() or path.name == CONFIG or path.name.endswith(".index.json"):
+            index_path = folder / safetensors.INDEX_NAME
+            index = safetensors.parse_json(index_path.read_bytes(), index_path) if index_path.is_file() else None
+            names = _weight_map(index, index_path) if index is not None else {}
+            there = any((folder / name).is_file() for name in names.values())
+            weights = there or ((not names and any(folder.glob("*.safetensors"))) or any(folder.glob("*.gguf")))
+            if not weights and (folder / CONFIG).is_file():
+                return _without_weights(path, folder, index)
+    except OSError as error:
+        raise SystemFailure(f"cannot read: {error.strerror or error}", where=error.filename or path) from error
+    return open_checkpoint(folder if path.name == CONFIG else path, generic=generic)
+
+
+def _without_weights(path: Path, folder: Path, index: dict[str, Any] | None) -> Checkpoint:
+    names = _weight_map(index, folder / safetensors.INDEX_NAME) if index is not None else {}
+    config = _config(folder)
+    quantization = config.get("quantization")
+    mlx = isinstance(quantization, dict) and "group_size" in quantization
+    return Checkpoint(
+        path=path,
+        container="safetensors",
+        dialect="mlx" if mlx else "hf",
+        files=(),
+        tensors={name: Tensor(name, (), UNKNOWN, ()) for name in names},
+        config=config,
+        folder=folder,
+        side_files=tuple(sorted(p.relative_to(folder) for p in folder.iterdir() if p.is_file())),
+        index=index,
+        known="names" if index is not None else "config",
     )
 
 
@@ -162,11 +210,24 @@ def _open_folder(folder: Path) -> Checkpoint:
     )
 
 
-def _indexed_files(index: Any, where: Path) -> list[Path]:
+def _weight_map(index: Any, where: Path) -> dict[str, str]:
+    """Tensor name -> file name."""
     names = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise CorruptError("no weight_map in the index", where=where, hint="download the index again")
-    files = sorted(set(names.values()))
+    return names
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    config = safetensors.parse_json(path.read_bytes(), path) if path.is_file() else {}
+    if not isinstance(config, dict):
+        raise CorruptError("config.json is not an object", where=path)
+    return config
+
+
+def _indexed_files(index: Any, where: Path) -> list[Path]:
+    files = sorted(set(_weight_map(index, where).values()))
     for name in files:
         if Path(name).name != name:
             raise CorruptError(f"the index names a file outside of its folder: {name!r}", where=where)
@@ -189,10 +250,7 @@ def _from_safetensors(path: Path, folder: Path, files: list[Path], index: dict[s
             tensors[name] = tensor
     if index is not None:
         _check_index(index["weight_map"], tensors, folder)
-    config_path = folder / "config.json"
-    config = safetensors.parse_json(config_path.read_bytes(), config_path) if config_path.is_file() else {}
-    if not isinstance(config, dict):
-        raise CorruptError("config.json is not an object", where=config_path)
+    config = _config(folder)
     weights = {file.name for file in files} | {safetensors.INDEX_NAME}
     side = sorted(p.relative_to(folder) for p in folder.iterdir() if p.is_file() and p.name not in weights)
     mlx = any(shard.metadata.get("format") == "mlx" for shard in found)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from math import prod
 from reprlib import repr as short  # a damaged value may be a megabyte long
 from typing import Any, Final
 
 from mtptools.errors import CorruptError
 from mtptools.families import Family, Field
 
-__all__ = ["HParams", "gguf_hparams", "hf_hparams", "lookup", "text_config"]
+__all__ = ["HParams", "declared_depth", "gguf_hparams", "hf_hparams", "lookup", "text_config"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HParams:
-    """Sizes and constants of one model. Counts are of the trunk alone; `depth` is what the config declares.
+    """Sizes and constants of one model; 0 where its family has no such thing. Counts are of the trunk alone.
 
-    layer_types  "linear" (Gated DeltaNet) or "full" (attention), one per trunk layer
+    depth        what the configuration declares
+    layer_types  one per trunk layer, a key of the family's trunk tables: "linear" (Gated DeltaNet) or "full"
+                 (attention); "dense" or "moe"; "unknown" where the trunk is not described
     rope_dim     rotated dimensions of each head
     """
 
@@ -26,49 +29,54 @@ class HParams:
     n_layers: int
     depth: int
     vocab_size: int
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
-    intermediate_size: int
-    n_experts: int
-    n_experts_used: int
-    moe_intermediate_size: int
-    shared_expert_intermediate_size: int
-    norm_eps: float
-    rope_theta: float
-    rope_dim: int
-    context_length: int
     tie_embeddings: bool
     layer_types: tuple[str, ...]
-    conv_kernel: int
-    linear_k_heads: int
-    linear_v_heads: int
-    linear_k_head_dim: int
-    linear_v_head_dim: int
+    n_heads: int = 0
+    n_kv_heads: int = 0
+    head_dim: int = 0
+    v_head_dim: int = 0
+    intermediate_size: int = 0
+    n_experts: int = 0
+    n_experts_used: int = 0
+    n_shared_experts: int = 0
+    moe_intermediate_size: int = 0
+    shared_expert_intermediate_size: int = 0
+    first_dense: int = 0
+    norm_eps: float = 0.0
+    rope_theta: float = 0.0
+    rope_dim: int = 0
+    context_length: int = 0
+    conv_kernel: int = 0
+    linear_k_heads: int = 0
+    linear_v_heads: int = 0
+    linear_k_head_dim: int = 0
+    linear_v_head_dim: int = 0
+    q_lora_rank: int = 0
+    kv_lora_rank: int = 0
+    qk_nope_head_dim: int = 0
+    qk_rope_head_dim: int = 0
+    index_n_heads: int = 0
+    index_head_dim: int = 0
+    swa_n_heads: int = 0
+    swa_n_kv_heads: int = 0
+    swa_head_dim: int = 0
+    swa_v_head_dim: int = 0
+    o_lora_rank: int = 0
+    o_groups: int = 0
+    hc_mult: int = 0
+    moe_latent_size: int = 0
 
-    def dims(self) -> dict[str, int]:
-        """Sizes of the named dimensions in role tables."""
-        key_dim = self.linear_k_heads * self.linear_k_head_dim
-        value_dim = self.linear_v_heads * self.linear_v_head_dim
-        return {
-            "hidden": self.hidden_size,
-            "two_hidden": 2 * self.hidden_size,
-            "vocab": self.vocab_size,
-            "q_gate": 2 * self.n_heads * self.head_dim,
-            "attn_out": self.n_heads * self.head_dim,
-            "kv": self.n_kv_heads * self.head_dim,
-            "head_dim": self.head_dim,
-            "ffn": self.intermediate_size,
-            "experts": self.n_experts,
-            "moe_ffn": self.moe_intermediate_size,
-            "shexp_ffn": self.shared_expert_intermediate_size,
-            "conv_dim": 2 * key_dim + value_dim,
-            "conv_kernel": self.conv_kernel,
-            "value_dim": value_dim,
-            "v_heads": self.linear_v_heads,
-            "v_head_dim": self.linear_v_head_dim,
-        }
+    def size(self, expression: str | int) -> int:
+        """The value of a size expression: sums of products of numbers and field names, "2*n_heads*head_dim"."""
+        if isinstance(expression, int):
+            return expression
+        return sum(
+            prod(int(name) if name.isdigit() else int(getattr(self, name)) for name in term.split("*"))
+            for term in expression.split("+")
+        )
 
+
+_NAMES: Final = frozenset(field.name for field in fields(HParams))
 
 # Upper bounds of counts: a header that claims more is damaged, and would have us build tables of that size.
 MAX_LAYERS: Final = 4096
@@ -76,8 +84,6 @@ MAX_EXPERTS: Final = 4096
 MAX_DEPTH: Final = 64
 MAX_SIZE: Final = 1 << 31
 _BOUNDS: Final = {"n_experts": MAX_EXPERTS + 1, "n_experts_used": MAX_EXPERTS + 1}
-# Fields that are real numbers; every other one but layer_types is a count.
-_REALS: Final = ("norm_eps", "rope_theta", "partial_rotary")
 # What a dialect's list of layers may say, in our words: names in config.json, "is recurrent" in a GGUF.
 _HF_LAYERS: Final = {"linear_attention": "linear", "full_attention": "full"}
 _GGUF_LAYERS: Final = {True: "linear", False: "full"}
@@ -114,6 +120,13 @@ def lookup(tree: Mapping[str, Any], dotted: str, where: object = "config.json") 
     return node
 
 
+def declared_depth(family: Family, config: Mapping[str, Any]) -> Any:
+    """What config.json says of the number of MTP layers, as it stands there; None when it says nothing."""
+    text = text_config(config)
+    stated = (lookup(tree, key) for key in family.hf_depth for tree in (text, config))
+    return next((value for value in stated if value is not None), None)
+
+
 def hf_hparams(family: Family, config: Mapping[str, Any], where: object) -> HParams:
     """Hyperparameters from config.json. Raises CorruptError naming what is missing or cannot be."""
     text = text_config(config, where)
@@ -127,12 +140,11 @@ def hf_hparams(family: Family, config: Mapping[str, Any], where: object) -> HPar
         name: _chosen(name, field, [(key, lookup(text, key, where)) for key in field.hf], _HF_LAYERS, where)
         for name, field in family.fields.items()
     }
-    depth = text.get(family.hf_depth, config.get(family.hf_depth))
     return _built(
         family,
         values,
         _count(text.get("num_hidden_layers"), "num_hidden_layers", where, MAX_LAYERS + 1),
-        _depth(depth, where),
+        _depth(declared_depth(family, config), where),
         _count(text.get("vocab_size"), "vocab_size", where),
         _tied(config, text, where),
         where,
@@ -144,19 +156,25 @@ def gguf_hparams(family: Family, metadata: Mapping[str, Any], vocab_size: int, t
 
     Raises CorruptError naming what is missing or cannot be.
     """
-    arch = family.gguf_arch
+    arch = str(metadata.get("general.architecture"))
     values = {}
     for name, field in family.fields.items():
-        keys = [f"{arch}.{key}" for key in field.gguf]
-        stated = [(key, metadata.get(key)) for key in keys]
-        if name != "layer_types":
-            stated = [(key, _largest(value, key, where)) for key, value in stated]
+        stated = [(f"{arch}.{key}", _gguf_value(metadata, arch, key, field, where)) for key in field.gguf]
         values[name] = _chosen(name, field, stated, _GGUF_LAYERS, where)
     blocks = _count(metadata.get(f"{arch}.block_count"), f"{arch}.block_count", where, MAX_LAYERS + 1)
     depth = _depth(metadata.get(f"{arch}.nextn_predict_layers"), where)
     if depth >= blocks:
         raise _refused(f"{depth} MTP layers declared in {blocks} blocks", where)
     return _built(family, values, blocks - depth, depth, vocab_size, tied, where)
+
+
+def _gguf_value(metadata: Mapping[str, Any], arch: str, key: str, field: Field, where: object) -> Any:
+    """A metadata value, a difference of two ("a - b"), or of a per-layer array of counts the largest."""
+    if " - " in key:
+        left, right = (_gguf_value(metadata, arch, part, field, where) for part in key.split(" - "))
+        return None if left is None or right is None else left - right
+    value = metadata.get(f"{arch}.{key}")
+    return value if field.kind == "layers" else _largest(value, key, where)
 
 
 def _chosen(
@@ -166,9 +184,9 @@ def _chosen(
     for key, value in stated:
         if value is None:
             continue
-        if name == "layer_types":
+        if field.kind == "layers":
             return _layer_kinds(value, key, layers, where)
-        if name in _REALS:
+        if field.kind == "real":
             return _real(value, key, where)
         return _count(value, key, where, _BOUNDS.get(name, MAX_SIZE))
     if field.default is ...:
@@ -222,7 +240,11 @@ def _layer_kinds(value: Any, key: str, known: Mapping[Any, str], where: object) 
     return [known[kind] for kind in value]
 
 
-def _layer_types(values: Mapping[str, Any], n_layers: int, where: object) -> tuple[str, ...]:
+def _layer_types(family: Family, values: Mapping[str, Any], n_layers: int, where: object) -> tuple[str, ...]:
+    if family.layers == "unknown":
+        return ("unknown",) * n_layers
+    if family.layers == "dense_first":
+        return tuple("dense" if n < values["first_dense"] else "moe" for n in range(n_layers))
     stated = values["layer_types"]
     if stated is not None:
         if len(stated) < n_layers:
@@ -235,34 +257,23 @@ def _layer_types(values: Mapping[str, Any], n_layers: int, where: object) -> tup
 def _built(
     family: Family, values: dict[str, Any], n_layers: int, depth: int, vocab: int, tie: bool, where: object
 ) -> HParams:
-    v_heads = values["linear_v_heads"]
-    v_dim = values["linear_v_head_dim"] or (values["ssm_inner"] // v_heads if v_heads else 0)
-    rope_dim = values["rope_dim"] or int(values["head_dim"] * values["partial_rotary"])
-    if rope_dim > values["head_dim"]:
-        raise _refused(f"{rope_dim} rotated dimensions in heads of {values['head_dim']}", where)
+    v_heads = values.get("linear_v_heads", 0)
+    if v_heads and not values.get("linear_v_head_dim"):
+        values["linear_v_head_dim"] = values["ssm_inner"] // v_heads
+    heads = values.get("n_heads", 0)
+    if not values.get("head_dim") and heads:
+        values["head_dim"] = values["hidden_size"] // heads
+    head_dim = values.get("head_dim", 0)
+    if "rope_dim" in values:
+        values["rope_dim"] = values["rope_dim"] or int(head_dim * values.get("partial_rotary", 1.0))
+        if values["rope_dim"] > head_dim:
+            raise _refused(f"{values['rope_dim']} rotated dimensions in heads of {head_dim}", where)
     return HParams(
         family=family.name,
-        hidden_size=values["hidden_size"],
         n_layers=n_layers,
         depth=depth,
         vocab_size=vocab,
-        n_heads=values["n_heads"],
-        n_kv_heads=values["n_kv_heads"],
-        head_dim=values["head_dim"],
-        intermediate_size=values["intermediate_size"],
-        n_experts=values.get("n_experts", 0),
-        n_experts_used=values.get("n_experts_used", 0),
-        moe_intermediate_size=values.get("moe_intermediate_size", 0),
-        shared_expert_intermediate_size=values.get("shared_expert_intermediate_size", 0),
-        norm_eps=values["norm_eps"],
-        rope_theta=values["rope_theta"],
-        rope_dim=rope_dim,
-        context_length=values["context_length"],
         tie_embeddings=tie,
-        layer_types=_layer_types(values, n_layers, where),
-        conv_kernel=values["conv_kernel"],
-        linear_k_heads=values["linear_k_heads"],
-        linear_v_heads=v_heads,
-        linear_k_head_dim=values["linear_k_head_dim"],
-        linear_v_head_dim=v_dim,
+        layer_types=_layer_types(family, values, n_layers, where),
+        **{name: value for name, value in values.items() if name in _NAMES - {"layer_types"}},
     )

@@ -64,8 +64,7 @@ def check_output(plan: Plan, out: Path, *, force: bool) -> None:
     parent = out.parent
     if not parent.is_dir():
         raise SystemFailure("no such folder", where=parent, hint=f"mkdir -p {parent}")
-    side = sum(s.source.stat().st_size for s in plan.side if s.source is not None)
-    need, free = plan.nbytes + side, shutil.disk_usage(parent).free
+    need, free = plan.new_bytes, shutil.disk_usage(parent).free
     if need > free:
         raise SystemFailure(
             f"the output needs {human_bytes(need)}, {human_bytes(free)} are free", where=parent, hint="free some space"
@@ -75,9 +74,12 @@ def check_output(plan: Plan, out: Path, *, force: bool) -> None:
 def _check_inputs(plan: Plan, out: Path) -> None:
     used = {file.path.resolve() for item in plan.inputs for file in item.checkpoint.files}
     used |= {item.checkpoint.path.resolve() for item in plan.inputs}
+    again = {} if plan.folder else {out.parent / file.name: file.linked for file in plan.files if file.linked}
     for target in _targets(plan, out):
         real = target.resolve()
         same = [path for path in used if path.exists() and real.exists() and path.samefile(real)]
+        if target in again:  # the link of an earlier run, which takes its place again
+            same = [path for path in same if path != again[target].resolve()]
         if real in used or same or (plan.folder and any(real in path.parents for path in used)):
             raise UsageError("the output is one of the inputs", where=target, hint="give another path with -o")
 

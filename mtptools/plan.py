@@ -46,7 +46,7 @@ class Entry:
     @property
     def passes(self) -> bool:
         """True when the output's bytes are the input's bytes."""
-        return self.values is None and self.codec == self.source.codec
+        return self.values is None and self.codec == self.source.codec and self.source.stored
 
     @property
     def action(self) -> Action:
@@ -71,13 +71,28 @@ class Entry:
 
 @dataclass(frozen=True)
 class OutFile:
-    """One weight file of the output: its header's metadata and its tensors in order."""
+    """One weight file of the output: its header's metadata and its tensors in order.
+
+    linked  the input's file that becomes this one by a hard link, header and all; None: the file is written
+    """
 
     name: str
     container: Literal["gguf", "safetensors"]
     metadata: Metadata | dict[str, str]
     entries: tuple[Entry, ...]
     alignment: int = 32
+    linked: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.linked is not None:
+            for entry in self.entries:
+                places = {blob.path for blob in entry.source.blobs}
+                if entry.head or entry.action != "keep" or not entry.passes or places != {self.linked}:
+                    raise ValueError(f"{entry.name} is not as {self.linked.name} has it: {self.name} cannot be a link")
+
+    @property
+    def nbytes(self) -> int:
+        return sum(entry.nbytes for entry in self.entries)
 
 
 @dataclass(frozen=True)
@@ -87,6 +102,10 @@ class SideFile:
     name: str
     source: Path | None = None
     content: bytes | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.content or b"") if self.source is None else self.source.stat().st_size
 
 
 @dataclass(frozen=True)
@@ -151,17 +170,37 @@ class Plan:
 
     @property
     def nbytes(self) -> int:
-        return sum(entry.nbytes for entry in self.entries)
+        """Bytes of all tensors."""
+        return sum(file.nbytes for file in self.files)
+
+    @property
+    def linked_bytes(self) -> int:
+        """Of these, the ones that take no space: their files are links to the input's."""
+        return sum(file.nbytes for file in self.files if file.linked is not None)
+
+    @property
+    def new_bytes(self) -> int:
+        """What the output takes on the disk, at the end and at its peak: tensors that are written, and side files."""
+        return self.nbytes - self.linked_bytes + sum(side.nbytes for side in self.side)
+
+    @property
+    def space(self) -> str:
+        """New and linked bytes, for people."""
+        linked = f", linked: {human_bytes(self.linked_bytes)}" if self.linked_bytes else ""
+        return f"new on disk: {human_bytes(self.new_bytes)}{linked}"
 
     def to_json(self) -> dict[str, Any]:
         return {
             "verb": self.verb,
             "inputs": [{"label": i.label, "name": i.checkpoint.path.name} for i in self.inputs],
             "bytes": self.nbytes,
+            "new_bytes": self.new_bytes,
+            "linked_bytes": self.linked_bytes,
             "files": [
                 {
                     "name": file.name,
                     "container": file.container,
+                    "linked": None if file.linked is None else file.linked.name,
                     "tensors": [_entry_json(entry) for entry in file.entries],
                 }
                 for file in self.files
@@ -174,7 +213,7 @@ class Plan:
 
     def render(self) -> str:
         """The plan for people: the head tensor by tensor, the rest in totals."""
-        lines = [f"{self.verb}: {human_bytes(self.nbytes)} of tensors in {len(self.files)} file(s)"]
+        lines = [f"{self.verb}: {human_bytes(self.nbytes)} of tensors in {len(self.files)} file(s)", f"  {self.space}"]
         lines += [f"  {fact}" for fact in self.facts]
         kept = [entry for entry in self.entries if not entry.head]
         for (action, source, codec), group in _groups(kept).items():

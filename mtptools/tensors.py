@@ -1,21 +1,31 @@
 """Where values are stored, before anything is read.
 
 A `Blob` is a run of bytes in one file. A `Tensor` is one logical weight: the bytes of its blobs, one after
-the other, are its rows in order. Stacking experts and cutting a fused matrix in two are therefore only new
-lists of blobs, exact for every codec whose rows are whole blocks, and nothing is read until rows are asked for.
+the other, are its rows in order; nothing is read until rows are asked for. A tensor that is not stored as it is
+wanted (dequantized, transposed) has a function that makes its rows instead: see `mtptools.views`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mtptools.errors import CorruptError
 
-__all__ = ["Blob", "Tensor", "pick_rows", "read_blob", "stack"]
+__all__ = ["NOWHERE", "Blob", "Rows", "Tensor", "read_blob"]
+
+# The file of a blob whose place is not known: of a computed tensor, or of one that is yet to be written.
+NOWHERE: Final = Path()
+
+# Makes rows [start, stop) of a computed tensor: float32 [stop - start, columns].
+Rows = Callable[[int, int], NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +41,24 @@ class Blob:
 class Tensor:
     """One logical weight.
 
-    name   as its container spells it
-    shape  torch order, slowest dimension first (GGUF's `ne` reversed)
-    codec  bit layout of the values, a key of `mtptools.codecs.CODECS`: "F32", "BF16", "Q4_K" …
-    blobs  where the bytes are; their concatenation is the rows in order
+    name    as its container spells it
+    shape   torch order, slowest dimension first (GGUF's `ne` reversed)
+    codec   bit layout of the values, a key of `mtptools.codecs.CODECS`: "F32", "BF16", "Q4_K" …
+    blobs   where the bytes are; their concatenation is the rows in order
+    rows    makes the rows of a computed tensor, whose values `codec` holds without loss and whose one blob is
+            NOWHERE; None when the bytes are stored
     """
 
     name: str
     shape: tuple[int, ...]
     codec: str
     blobs: tuple[Blob, ...]
+    rows: Rows | None = field(default=None, compare=False)
+
+    @property
+    def stored(self) -> bool:
+        """False for a computed tensor: it has rows, and no bytes of its own."""
+        return self.rows is None
 
     @property
     def nbytes(self) -> int:
@@ -99,44 +117,3 @@ def read_blob(blob: Blob, name: str = "") -> bytes:
                 )
             got += n
     return bytes(data)
-
-
-def _byte_range(tensor: Tensor, start: int, stop: int) -> Iterator[Blob]:
-    at = 0
-    for blob in tensor.blobs:
-        low, high = max(start, at), min(stop, at + blob.nbytes)
-        if low < high:
-            yield Blob(blob.path, blob.offset + low - at, high - low)
-        at += blob.nbytes
-
-
-def _merged(blobs: Iterator[Blob]) -> tuple[Blob, ...]:
-    out: list[Blob] = []
-    for blob in blobs:
-        last = out[-1] if out else None
-        if last and last.path == blob.path and last.offset + last.nbytes == blob.offset:
-            out[-1] = Blob(last.path, last.offset, last.nbytes + blob.nbytes)
-        else:
-            out.append(blob)
-    return tuple(out)
-
-
-def stack(tensors: Sequence[Tensor], name: str) -> Tensor:
-    """n tensors of one shape and codec as one tensor [n, *shape]."""
-    first = tensors[0]
-    for other in tensors[1:]:
-        if (other.shape, other.codec) != (first.shape, first.codec):
-            raise CorruptError(
-                f"cannot stack {other.name} {other.codec}{list(other.shape)} on {first.name} "
-                f"{first.codec}{list(first.shape)}",
-                hint="every expert of a layer has one shape and one type",
-            )
-    blobs = _merged(blob for tensor in tensors for blob in tensor.blobs)
-    return Tensor(name, (len(tensors), *first.shape), first.codec, blobs)
-
-
-def pick_rows(tensor: Tensor, ranges: Sequence[tuple[int, int]], shape: tuple[int, ...], name: str) -> Tensor:
-    """The rows of the given [start, stop) ranges, in that order, as a new tensor of `shape`."""
-    size = tensor.row_bytes
-    blobs = _merged(blob for start, stop in ranges for blob in _byte_range(tensor, start * size, stop * size))
-    return Tensor(name, shape, tensor.codec, blobs)

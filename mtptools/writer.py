@@ -63,21 +63,25 @@ def _stream(plan: Plan, out: Path, stage: Path, progress: Progress) -> Written:
     # Headers that carry the receipt are written twice: their length is known at once, the digests inside of them
     # only after the data of every file.
     blank = receipt.inside(plan, {})
+    written = [file for file in plan.files if file.linked is None]
     for file in plan.files:
-        size = sum(entry.nbytes for entry in file.entries)
-        with writing(stage / file.name, size) as handle:
+        if file.linked is not None:  # first of all: where it cannot be, nobody waits to hear of it
+            _link(file.linked, stage / file.name)
+    for file in written:
+        with writing(stage / file.name, file.nbytes) as handle:
             handle.write(_header(plan, file, blank))
             for entry in file.entries:
                 _write_tensor(handle, entry, digests, sha256, progress)
                 if file.container == "gguf":
                     handle.write(bytes(-handle.tell() % file.alignment))
     text = receipt.inside(plan, sha256)
-    for file in plan.files:
+    for file in written:  # never a linked one: its bytes are the input's
         if _carries(plan, file):
-            with open(stage / file.name, "r+b") as written:
-                written.write(_header(plan, file, text))
-                written.flush()
-                os.fsync(written.fileno())
+            with open(stage / file.name, "r+b") as again:
+                again.write(_header(plan, file, text))
+                again.flush()
+                os.fsync(again.fileno())
+    for file in plan.files:
         _check_header(stage / file.name, file)
     for side in plan.side:
         target = stage / side.name
@@ -89,6 +93,18 @@ def _stream(plan: Plan, out: Path, stage: Path, progress: Progress) -> Written:
     path = receipt_of(plan, out)
     (stage / path.name).write_text(_as_text(record), encoding="utf-8")
     return Written(out if plan.folder else out.parent / plan.files[0].name, record, path, digests)
+
+
+def _link(source: Path, target: Path) -> None:
+    """A second name for the file itself: a hub's cache holds symbolic links, and a link to one of those dangles."""
+    try:
+        os.link(source.resolve(), target)
+    except OSError as error:
+        raise SystemFailure(
+            f"cannot be linked into the output's folder: {error.strerror or error}",
+            where=source,
+            hint="leave out --link, and it is copied; or write to the filesystem the input is on",
+        ) from error
 
 
 def _as_text(record: dict[str, Any]) -> str:

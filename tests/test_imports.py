@@ -15,7 +15,9 @@ ROOT = Path(__file__).parent.parent / "mtptools"
 LAYERS = (
     ("errors", "sequential"),
     ("tensors",),
-    ("conventions", "codecs"),
+    ("codecs",),
+    ("views",),
+    ("conventions", "quantized"),
     ("recode",),
     ("containers",),
     ("families",),

@@ -22,7 +22,7 @@ def command(as_json: bool, quiet: bool, verbose: bool) -> None:
             "title": f.title,
             "gguf_arch": f.gguf_arch,
             "hf_types": list(f.hf_types),
-            "depth_field": f.hf_depth,
+            "depth_field": ", ".join(f.hf_depth),
             "head_prefix": f.hf_head,
             "head_roles": [role.name for role in f.head],
             "concat": f.wiring.concat,

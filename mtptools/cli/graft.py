@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from mtptools.cli.options import PATH, Writing, examples, writing_options
+from mtptools.cli.options import PATH, Writing, examples, link_option, writing_options
 
 __all__ = ["command"]
 
@@ -16,19 +17,27 @@ __all__ = ["command"]
         "mtptools graft trunk-Q4_K_M.gguf donor.gguf -o out.gguf",
         "mtptools graft trunk-Q4_K_M.gguf ./Qwen3.5-27B -o out.gguf --head-type Q8_0 --verify",
         "mtptools graft ./my-finetune ./Qwen3.5-27B -o ./restored --dry-run",
+        "mtptools graft ./my-finetune ./Qwen3.5-27B -o ./restored --link",
     )
 )
 @click.argument("trunk", type=PATH)
 @click.argument("donor", type=PATH)
 @click.option("--head-type", metavar="TYPE", help="Type of the head's matrices, e.g. Q8_0 or BF16.")
+@click.option("--norm-type", metavar="TYPE", help="Type of the head's norms in safetensors, e.g. F32.")
+@click.option("--experts", type=click.Choice(["single", "fused"]), help="Layout of the head's experts in HF.")
+@click.option("--lossless", is_flag=True, help="Refuse when any bit of the head could not be had back.")
+@click.option("--generic", is_flag=True, help="Take GGUF architectures that are not known; nothing of them is checked.")
 @click.option("--allow-mismatch", "allow", multiple=True, metavar="FINDING", help="Accept this finding; repeatable.")
+@link_option
 @writing_options
 def command(
     trunk: Path,
     donor: Path,
-    head_type: str | None,
     allow: tuple[str, ...],
+    generic: bool,
+    link: bool,
     writing: Writing,
+    **style: Any,
 ) -> int:
     """Put the head of DONOR onto TRUNK and write one checkpoint that declares it.
 
@@ -40,7 +49,7 @@ def command(
     from mtptools.cli.writing import carry_out
     from mtptools.ops.graft import graft
 
-    base, source = open_checkpoint(trunk), open_checkpoint(donor)
-    plan = graft(base, source, writing.out.name, head_type=head_type, allow=allow)
+    base, source = open_checkpoint(trunk, generic=generic), open_checkpoint(donor, generic=generic)
+    plan = graft(base, source, writing.out.name, link=link, allow=allow, **style)
     check = after_graft(base, source, quiet=writing.quiet or writing.as_json) if writing.verify else None
     return carry_out(plan, writing, check)

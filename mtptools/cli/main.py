@@ -26,6 +26,7 @@ VERBS: Final = {
     "extract": "Take the head out into a sidecar.",
     "strip": "Remove the head and declare none.",
     "graft": "Put a donor's head onto a trunk.",
+    "convert": "Take a head to another dialect: hf, gguf or mlx.",
     "verify": "Prove a checkpoint: lineage, validity, parity, acceptance.",
     "generate": "Generate text, plain or speculatively with the head.",
     "families": "List the known architectures.",

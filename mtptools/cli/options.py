@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-__all__ = ["PATH", "Writing", "examples", "output_options", "writing_options"]
+__all__ = ["PATH", "Writing", "examples", "link_option", "output_options", "writing_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -77,6 +77,14 @@ def writing_options(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(writing=writing, **values)
 
     return _writing_options(call)
+
+
+# For verbs whose output keeps whole files of the input.
+link_option = click.option(
+    "--link",
+    is_flag=True,
+    help="Hard-link the shards in which nothing changes: no copy, no space. Edit neither then, they are one file.",
+)
 
 
 def examples(*lines: str) -> str:

@@ -6,16 +6,18 @@ from pathlib import Path
 
 import click
 
-from mtptools.cli.options import PATH, Writing, examples, writing_options
+from mtptools.cli.options import PATH, Writing, examples, link_option, writing_options
 
 __all__ = ["command"]
 
 
 @click.command(epilog=examples("mtptools strip model.gguf -o trunk.gguf", "mtptools strip ./model -o ./trunk"))
 @click.argument("source", type=PATH)
+@link_option
 @writing_options
 def command(
     source: Path,
+    link: bool,
     writing: Writing,
 ) -> int:
     """Remove the head and declare none. Also mends a checkpoint that declares a head it does not have."""
@@ -24,6 +26,6 @@ def command(
     from mtptools.cli.writing import carry_out
     from mtptools.ops.extract import strip
 
-    plan = strip(open_checkpoint(source), writing.out.name)
+    plan = strip(open_checkpoint(source), writing.out.name, link=link)
     check = static_check if writing.verify else None
     return carry_out(plan, writing, check)

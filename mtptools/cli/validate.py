@@ -12,15 +12,24 @@ from mtptools.cli.output import emit
 __all__ = ["command"]
 
 
-@click.command(epilog=examples("mtptools validate model.gguf", "mtptools validate ./my-quant --json"))
+@click.command(
+    epilog=examples(
+        "mtptools validate model.gguf",
+        "mtptools validate ./my-quant --json",
+        "mtptools validate ./headers/config.json   # no weights: config.json, and the index beside it",
+    )
+)
 @click.argument("path", type=PATH)
 @output_options
 def command(path: Path, as_json: bool, quiet: bool, verbose: bool) -> int:
-    """Check what the config declares against what the file holds. Exit code 1 when a check fails."""
-    from mtptools.checkpoint import open_checkpoint
+    """Check what the config declares against what the file holds. Exit code 1 when a check fails.
+
+    config.json, with the index beside it or without, is enough for what can be told from names.
+    """
+    from mtptools.checkpoint import open_declared
     from mtptools.ops.validate import CHECKS, validate
 
-    result = validate(open_checkpoint(path))
+    result = validate(open_declared(path))
     lines = []
     for finding in result.findings:
         lines.append(f"{finding.severity}: [{finding.check}] {finding.what}")
@@ -28,7 +37,11 @@ def command(path: Path, as_json: bool, quiet: bool, verbose: bool) -> int:
         lines.append(f"    fix: {finding.fix}")
     if verbose:
         lines += [f"pass: [{check.id}] {check.asks}" for check in CHECKS if check.id in result.passed]
+    if result.skipped and result.passed:
+        lines.append(f"not checked without weights: {', '.join(result.skipped)}")
+    lines.append(result.head)
     verdict = "valid" if result.ok else "not valid"
-    lines.append(f"{path}: {verdict}, {len(result.passed)} of {len(CHECKS)} checks without a finding")
+    ran = len(CHECKS) - len(result.skipped)
+    lines.append(f"{path}: {verdict}" + (f", {len(result.passed)} of {ran} checks without a finding" if ran else ""))
     emit(result.to_json(), "\n".join(lines), as_json=as_json, quiet=quiet)
     return 0 if result.ok else 1

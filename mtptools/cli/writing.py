@@ -28,12 +28,13 @@ def carry_out(plan: Plan, told: Writing, verify: Callable[[Path], tuple[bool, di
         return 0
     for line in [plan.render()] if told.verbose else plan.facts:
         note(line, quiet=quiet)
-    with progress(plan.nbytes, plan.verb, quiet=quiet) as done:
+    with progress(plan.nbytes - plan.linked_bytes, plan.verb, quiet=quiet) as done:
         written = write(plan, told.out, force=told.force, progress=done)
     head = [entry for entry in plan.entries if entry.head]
     lines = [
         f"{plan.verb}: {written.path} ({len(plan.entries)} tensors, {human_bytes(plan.nbytes)}; "
         f"head: {len(head)} tensors, {human_bytes(sum(entry.nbytes for entry in head))})",
+        plan.space,
         f"receipt: {written.receipt_path}",
     ]
     data: dict[str, Any] = {"output": str(written.path), "plan": plan.to_json(), "receipt": written.receipt}

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mtptools.codecs import floats, ggml
+from mtptools.codecs import floats, fp8, ggml
 from mtptools.errors import CodecError
 from mtptools.tensors import Tensor
 
@@ -25,7 +25,8 @@ class Codec:
 
     ggml_id      the type's number in a GGUF file, None when GGUF has no such type
     safetensors  the dtype's name in a safetensors header, None when that format has no such type
-    kind         "float" (every value stands alone), "block" (quantized blocks), "int" or "other"
+    kind         "float" (every value stands alone), "block" (quantized blocks), "int" or "other": 8-bit floats, whose
+                 values mean nothing without the scales beside them (`mtptools.quantized`)
     """
 
     name: str
@@ -117,6 +118,8 @@ def decode_bytes(data: bytes, codec: str, n_cols: int) -> NDArray[np.float32]:
         return floats.decode(data, codec).reshape(-1, n_cols)
     if kind == "block":
         return ggml.decode(data, codec, n_cols)
+    if kind == "other":
+        return fp8.decode(data, codec).reshape(-1, n_cols)
     raise CodecError(f"no decoder for {codec} values yet", hint="use a checkpoint in BF16, or a GGUF of it")
 
 
@@ -124,8 +127,10 @@ def decode(tensor: Tensor, start: int = 0, stop: int | None = None) -> NDArray[n
     """Rows [start, stop) of a tensor (leading dimensions flattened) as float32 [rows, cols]."""
     n_cols = tensor.shape[-1] if tensor.shape else 1
     stop = tensor.n_rows if stop is None else stop
-    if not tensor.n_values:
+    if start == stop or not tensor.n_values:
         return np.empty((stop - start, n_cols), np.float32)
+    if tensor.rows is not None:
+        return tensor.rows(start, stop)
     size = tensor.row_bytes
     return decode_bytes(tensor.read(start * size, (stop - start) * size), tensor.codec, n_cols)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from mtptools.checkpoint import Checkpoint
+from mtptools.decoder import DIALECTS, FAMILIES
 from mtptools.decoder.build import Builder
 from mtptools.decoder.memory import DTYPES, check_memory
 from mtptools.decoder.model import Model
@@ -47,6 +48,7 @@ def load_model(
     target = _device(device)
     for one in (ckpt, head):
         if one is not None:
+            _check_known(one)
             _check_rope(one)
     check_memory(ckpt, head, target, dtype)
     source = _source(ckpt)
@@ -66,6 +68,22 @@ def load_model(
         if check:
             self_test(model)
     return model
+
+
+def _check_known(ckpt: Checkpoint) -> None:
+    """Another architecture's formulas may fit the same names: only the ones that are known are run."""
+    if ckpt.family.name not in FAMILIES:
+        raise InputError(
+            f"the decoder does not know {ckpt.family.title} ({', '.join(FAMILIES)} it does)",
+            where=ckpt.path,
+            hint="mtptools verify without --parity checks lineage and validity",
+        )
+    if ckpt.dialect not in DIALECTS:
+        raise InputError(
+            f"the decoder does not read the {ckpt.dialect} dialect",
+            where=ckpt.path,
+            hint="decode the checkpoint it was made from; mtptools verify without --parity checks this one",
+        )
 
 
 def _source(ckpt: Checkpoint) -> WeightSource:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from mtptools.families.blocks import deltanet, dense_ffn, gated_attention, matrix, norm, sandwich
+from mtptools.families.blocks import (
+    deltanet,
+    dense_ffn,
+    gated_attention,
+    globals_of,
+    matrix,
+    norm,
+    sandwich,
+)
 from mtptools.families.spec import Family, Field, Role, Wiring
 
 __all__ = ["FAMILY", "FIELDS", "FUSION", "GLOBAL", "WIRING"]
@@ -17,9 +25,9 @@ FIELDS: Final = {
     "n_kv_heads": Field(("num_key_value_heads",), ("attention.head_count_kv",)),
     "head_dim": Field(("head_dim",), ("attention.key_length",)),
     "intermediate_size": Field(("intermediate_size",), ("feed_forward_length",), 0),
-    "norm_eps": Field(("rms_norm_eps",), ("attention.layer_norm_rms_epsilon",)),
-    "rope_theta": Field(("rope_parameters.rope_theta", "rope_theta"), ("rope.freq_base",)),
-    "partial_rotary": Field(("rope_parameters.partial_rotary_factor", "partial_rotary_factor"), (), 0.25),
+    "norm_eps": Field(("rms_norm_eps",), ("attention.layer_norm_rms_epsilon",), kind="real"),
+    "rope_theta": Field(("rope_parameters.rope_theta", "rope_theta"), ("rope.freq_base",), kind="real"),
+    "partial_rotary": Field(("rope_parameters.partial_rotary_factor", "partial_rotary_factor"), (), 0.25, kind="real"),
     "rope_dim": Field((), ("rope.dimension_count",), 0),
     "context_length": Field(("max_position_embeddings",), ("context_length",)),
     "conv_kernel": Field(("linear_conv_kernel_dim",), ("ssm.conv_kernel",)),
@@ -28,31 +36,20 @@ FIELDS: Final = {
     "linear_k_head_dim": Field(("linear_key_head_dim",), ("ssm.state_size",)),
     "linear_v_head_dim": Field(("linear_value_head_dim",), (), 0),
     "ssm_inner": Field((), ("ssm.inner_size",), 0),
-    "layer_types": Field(("layer_types",), ("attention.recurrent_layers",), None),
+    "layer_types": Field(("layer_types",), ("attention.recurrent_layers",), None, kind="layers"),
     "full_attention_interval": Field(("full_attention_interval",), ("full_attention_interval",), 4),
 }
 
-GLOBAL: Final = (
-    matrix("token_embd.weight", ("vocab", "hidden"), "^embed_tokens.weight", kind="embedding"),
-    norm("output_norm.weight", ("hidden",), "^norm.weight", NORMS),
-    Role(
-        "output.weight",
-        ("vocab", "hidden"),
-        matrix("", (), "lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight").hf,
-        "output",
-        required=False,
-        borrows="token_embd.weight",
-    ),
-)
+GLOBAL: Final = globals_of(NORMS, ("lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight"))
 
 FUSION: Final = (
-    matrix("nextn.eh_proj.weight", ("hidden", "two_hidden"), "~fc.weight"),
-    norm("nextn.enorm.weight", ("hidden",), "~pre_fc_norm_embedding.weight", NORMS),
-    norm("nextn.hnorm.weight", ("hidden",), "~pre_fc_norm_hidden.weight", NORMS),
-    norm("nextn.shared_head_norm.weight", ("hidden",), "~norm.weight", NORMS),
+    matrix("nextn.eh_proj.weight", ("hidden_size", "2*hidden_size"), "~fc.weight"),
+    norm("nextn.enorm.weight", ("hidden_size",), "~pre_fc_norm_embedding.weight", NORMS),
+    norm("nextn.hnorm.weight", ("hidden_size",), "~pre_fc_norm_hidden.weight", NORMS),
+    norm("nextn.shared_head_norm.weight", ("hidden_size",), "~norm.weight", NORMS),
     # GGUF only: a private embedding or output matrix, accepted by llama.cpp; releases share the trunk's.
-    Role("nextn.embed_tokens.weight", ("vocab", "hidden"), (), "embedding", {}, False, "token_embd.weight"),
-    Role("nextn.shared_head_head.weight", ("vocab", "hidden"), (), "output", {}, False, "output.weight"),
+    Role("nextn.embed_tokens.weight", ("vocab_size", "hidden_size"), (), "embedding", {}, False, "token_embd.weight"),
+    Role("nextn.shared_head_head.weight", ("vocab_size", "hidden_size"), (), "output", {}, False, "output.weight"),
 )
 
 WIRING: Final = Wiring(
@@ -74,10 +71,12 @@ FAMILY: Final = Family(
     hf_types=("qwen3_5", "qwen3_5_text"),
     hf_prefixes=("model.language_model.", "language_model.model.", "model."),
     hf_ignored=("model.visual.", "visual."),
-    hf_depth="mtp_num_hidden_layers",
+    hf_depth=("mtp_num_hidden_layers",),
     hf_head="mtp.",
     expected={"hidden_act": "silu", "attn_output_gate": True, "mtp_use_dedicated_embeddings": False},
     fields=FIELDS,
+    layers="hybrid",
+    gguf_pre="qwen35",
     wiring=WIRING,
     trunk={
         "all": GLOBAL,

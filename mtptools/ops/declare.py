@@ -99,14 +99,26 @@ def shard_metadata(metadata: Metadata, number: int, count: int, n_tensors: int) 
 
 
 def hf_with_depth(config: Mapping[str, Any], family: Family, depth: int) -> dict[str, Any]:
-    """config.json that declares `depth` MTP layers, in the text configuration; other places that say it follow."""
+    """config.json that declares `depth` MTP layers, wherever it says so; in the text configuration when it is silent.
+
+    A family whose releases never declare a head (Qwen3-Next) is left silent.
+    """
     out: dict[str, Any] = copy.deepcopy(dict(config))
     text = text_config(out)
-    if not isinstance(text, dict):
-        raise CorruptError("config.json has no text configuration")
-    text[family.hf_depth] = depth
-    if text is not out and family.hf_depth in out:
-        out[family.hf_depth] = depth
+    stated = 0
+    for tree in (text, out):
+        for key in family.hf_depth:
+            *path, last = key.split(".")
+            node: Any = tree
+            for part in path:
+                node = node.get(part) if isinstance(node, dict) else None
+            if isinstance(node, dict) and last in node:
+                node[last] = depth
+                stated += 1
+        if text is out:
+            break
+    if not stated and family.hf_depth and family.depth_stated and isinstance(text, dict):
+        text[family.hf_depth[0]] = depth
     return out
 
 

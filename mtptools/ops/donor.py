@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from mtptools.checkpoint import Checkpoint
-from mtptools.codecs import CODECS, ENCODABLE
-from mtptools.errors import CodecError, ConventionError, InputError, MissingHeadError, MissingRoleError, UsageError
-from mtptools.families import Role
-from mtptools.head import Found, Head, find_head, head_names, is_sidecar, missing_blocks, trunk_blocks
-from mtptools.ops.quant_config import COMPANIONS
+from mtptools.codecs import CODECS
+from mtptools.errors import ConventionError, InputError, MissingHeadError, MissingRoleError
+from mtptools.head import (
+    Head,
+    find_head,
+    head_layers,
+    head_names,
+    is_sidecar,
+    missing_blocks,
+    not_a_head,
+    trunk_blocks,
+    within_head,
+)
+from mtptools.ops.render import Place, Style, as_stored, gguf_entries, place_of, safetensors_entries
 from mtptools.plan import Entry
+from mtptools.quantized import COMPANIONS
 
-__all__ = ["complete_head", "head_depth", "head_entries", "is_quantized", "require_trunk"]
-
-FLOATS: Final = ("F32", "F16", "BF16")
+__all__ = ["complete_head", "head_depth", "head_entries", "is_quantized", "renamed", "require_trunk"]
 
 
 def head_depth(ckpt: Checkpoint) -> int:
-    """How many MTP layers to take: what is declared, or one where a head stands undeclared."""
-    return ckpt.hparams.depth or 1
+    """How many MTP layers to take: what is declared, or as many as are there where none is."""
+    return ckpt.hparams.depth or max(head_layers(ckpt), default=0) + 1
 
 
 def complete_head(ckpt: Checkpoint) -> list[Head]:
     """Every MTP layer of the checkpoint's head. Raises MissingHeadError, MissingRoleError or InputError."""
+    sign = not_a_head(ckpt)
+    if sign is not None:
+        raise InputError(f"no MTP head: {sign.what}", where=f"{ckpt.path}, {sign.name}", hint=sign.hint)
     heads = [find_head(ckpt, layer) for layer in range(head_depth(ckpt))]
     present = [head for head in heads if head is not None]
     if not present:
@@ -42,13 +51,6 @@ def complete_head(ckpt: Checkpoint) -> list[Head]:
                 f"the head lacks {', '.join(head.missing)}",
                 where=ckpt.path,
                 hint="an incomplete head drafts nothing; take it from a complete release",
-            )
-        scales = [name for name in head.unknown if name.endswith(COMPANIONS)]
-        if scales:
-            raise InputError(
-                f"the head is quantized with separate scales ({scales[0]} …), which this version does not move",
-                where=ckpt.path,
-                hint="take the head from the BF16 release",
             )
         if head.unknown:
             raise InputError(
@@ -90,77 +92,40 @@ def is_quantized(ckpt: Checkpoint) -> bool:
     return any(CODECS[tensor.codec].kind == "block" for tensor in ckpt.values())
 
 
-def _codec_for(found: Found, donor: Checkpoint, wanted: str | None) -> str:
-    """Type of one role in a GGUF output: `wanted` (None keeps the donor's) for matrices, F32 for the rest."""
-    source = found.tensor.codec
-    if found.role.kind in ("norm", "router", "vector"):
-        return "F32" if donor.dialect != "gguf" or wanted is not None else source
-    return source if wanted is None else wanted
-
-
 def head_entries(
-    donor: Checkpoint, heads: list[Head], target: str, first_block: int, wanted: str | None
+    donor: Checkpoint, heads: list[Head], trunk: Checkpoint, first_block: int, style: Style
 ) -> list[Entry]:
-    """Plan entries that insert these heads into a checkpoint of dialect `target`.
+    """Plan entries that insert these heads into `trunk`.
 
-    first_block  number of the first head block in a GGUF output
-    wanted       type name for the head's matrices, None to keep the donor's types
+    first_block  number of the first head block when the trunk is a GGUF
+
+    Within one dialect of safetensors the stored tensors keep their bytes and take the trunk's prefixes, unless another
+    layout of the experts is asked for.
     """
-    if wanted is not None:
-        if wanted.upper() not in CODECS:
-            raise UsageError(
-                f"no type is called {wanted!r}", where="--head-type", hint=f"types: {', '.join(ENCODABLE)}"
-            )
-        wanted = wanted.upper()
-    if target == "hf":
-        return _hf_entries(donor, wanted)
-    entries = []
-    for layer, head in enumerate(heads):
-        for name, found in head.roles.items():
-            role: Role = found.role
-            values = (role.convention(donor.dialect), role.convention("gguf"))
-            codec = _codec_for(found, donor, wanted)
-            if codec != found.tensor.codec or values[0] != values[1]:
-                _check_encodable(found, codec)
-            entries.append(
-                Entry(
-                    name=f"blk.{first_block + layer}.{name}",
-                    source=found.tensor,
-                    codec=codec,
-                    input="donor",
-                    names=found.names,
-                    values=values if values[0] != values[1] else None,
-                    head=True,
-                )
-            )
-    return entries
+    if trunk.dialect == "gguf":
+        return gguf_entries(donor, heads, first_block, style)
+    place = place_of(trunk, len(heads))
+    if donor.dialect == trunk.dialect and style.experts is None and style.norms is None and _readable(donor, trunk):
+        return as_stored(donor, renamed(donor, place), style.matrices)
+    return safetensors_entries(donor, heads, place, style)
 
 
-def _check_encodable(found: Found, codec: str) -> None:
-    if codec not in ENCODABLE:
-        raise CodecError(f"no encoder for {codec}", where="--head-type", hint=f"types: {', '.join(ENCODABLE)}")
-    shape = found.tensor.shape
-    try:
-        CODECS[codec].row_bytes(shape[-1] if shape else 1)
-    except CodecError as error:
-        raise CodecError(f"{found.role.name}: {error.what}", where="--head-type", hint=error.hint) from error
+# What two HF quantization configurations must agree on for the codes of one to be read with the other.
+_METHOD = ("quant_method", "quant_algo", "fmt", "format", "weight_block_size", "bits", "group_size")
 
 
-def _hf_entries(donor: Checkpoint, wanted: str | None) -> list[Entry]:
-    """HF to HF: names, layout and conventions are one dialect's; only the wrapper prefix may differ."""
-    if donor.dialect != "hf":
-        raise UsageError(
-            f"a {donor.dialect} donor cannot go into an HF trunk in this version",
-            where=donor.path,
-            hint="use the Hugging Face release as the donor",
-        )
-    if wanted is not None and wanted not in FLOATS:
-        raise UsageError(f"--head-type {wanted} is not an HF type", hint=f"one of {', '.join(FLOATS)}")
-    prefix = donor.family.hf_head
-    entries = []
+def _readable(donor: Checkpoint, trunk: Checkpoint) -> bool:
+    """Can a loader of the trunk read the donor's head as it is stored? Values that need no scale, always."""
+    if trunk.dialect == "mlx" or not any(name.endswith(COMPANIONS) for name in head_names(donor)):
+        return True
+    ours, theirs = (ckpt.config.get("quantization_config") or {} for ckpt in (trunk, donor))
+    return bool(ours) and all(ours.get(key) == theirs.get(key) for key in _METHOD)
+
+
+def renamed(donor: Checkpoint, place: Place) -> list[tuple[str, str]]:
+    """(name, name in `place`) of every head tensor: only what stands before the head's own names differs."""
+    out = []
     for name in head_names(donor):
-        tensor = donor[name]
-        matrix = len(tensor.shape) > 1
-        codec = wanted if wanted is not None and matrix else tensor.codec
-        entries.append(Entry(prefix + name.split(prefix, 1)[1], tensor, codec, "donor", (name,), head=True))
-    return entries
+        layer, rest = within_head(donor, name)
+        out.append((name, place.layers[layer] + rest))
+    return out

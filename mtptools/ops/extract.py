@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from mtptools.checkpoint import Checkpoint, split_name
+from mtptools.checkpoint import Checkpoint
 from mtptools.codecs import CODECS
-from mtptools.containers.gguf import Metadata
 from mtptools.containers.safetensors import INDEX_NAME
 from mtptools.errors import MissingHeadError
 from mtptools.head import head_names, hf_prefix, trunk_blocks
@@ -19,7 +19,8 @@ from mtptools.ops.declare import (
     to_json_bytes,
 )
 from mtptools.ops.donor import complete_head, require_trunk
-from mtptools.ops.graft import index_json, left_out, side_files
+from mtptools.ops.graft import NOT_INDEXED, index_json, left_out, loose_facts, side_files
+from mtptools.ops.shards import gguf_shards, keep, safetensors_shards, unindexed
 from mtptools.plan import Dropped, Entry, Input, OutFile, Plan
 
 __all__ = ["extract", "strip"]
@@ -75,50 +76,55 @@ def _shared(source: Checkpoint) -> tuple[str, ...]:
     return tuple(prefix + p[1:] if p.startswith("^") else p for p in patterns)
 
 
-def strip(source: Checkpoint, out_name: str) -> Plan:
-    """Plan a checkpoint without its head, declaring none. A declared head that is missing is undeclared."""
+def strip(source: Checkpoint, out_name: str, *, link: bool = False) -> Plan:
+    """Plan a checkpoint without its head, declaring none. A declared head that is missing is undeclared.
+
+    link  files in which nothing changes become hard links to the source's
+    """
     require_trunk(source)
-    names = set(head_names(source))
-    if not names and not source.hparams.depth:
+    head = set(head_names(source))
+    if not head and not source.hparams.depth:
         raise MissingHeadError(
             "no head to strip: none is declared and none is there", where=source.path, hint="it is a trunk already"
         )
-    dropped = tuple(Dropped("source", name, "head") for name in source if name in names)
-    groups = [[n for n in file.names if n not in names] for file in source.files]
-    inputs = (Input("source", source),)
+    dropped = {name: "head" for name in source if name in head}
     if source.dialect == "gguf":
-        return _strip_gguf(source, groups, dropped, out_name, inputs)
-    files = tuple(
-        OutFile(file.path.name, "safetensors", dict(file.metadata), _kept(source, group))
-        for file, group in zip(source.files, groups, strict=True)
-        if group
-    )
+        return _strip_gguf(source, dropped, out_name, link=link)
+    loose = [name for name in unindexed(source) if name not in head]
+    dropped |= dict.fromkeys(loose, NOT_INDEXED)
+    facts = loose_facts(loose)
+    files = safetensors_shards(source, "source", dropped, facts, indexed=source.index is not None, link=link)
     config = hf_with_depth(source.config, source.family, 0)
     made = {"config.json": to_json_bytes(config)}
     if source.index is not None:
         made[INDEX_NAME] = index_json(source.index, files)
-    changes = tuple(changes_between(source.config, config))
-    facts = tuple(left_out(source))
-    return Plan("strip", inputs, files, side_files(source, made), dropped, changes, facts, folder=True)
+    return Plan(
+        verb="strip",
+        inputs=(Input("source", source),),
+        files=tuple(files),
+        side=side_files(source, made),
+        dropped=_gone(dropped),
+        changes=tuple(changes_between(source.config, config)),
+        facts=(*facts, *left_out(source)),
+        folder=True,
+    )
 
 
-def _kept(source: Checkpoint, names: list[str]) -> tuple[Entry, ...]:
-    return tuple(Entry(n, source[n], source[n].codec, "source", (n,)) for n in names)
+def _gone(dropped: Mapping[str, str]) -> tuple[Dropped, ...]:
+    return tuple(Dropped("source", name, why) for name, why in dropped.items())
 
 
-def _strip_gguf(
-    source: Checkpoint, groups: list[list[str]], dropped: tuple[Dropped, ...], out_name: str, inputs: tuple[Input, ...]
-) -> Plan:
+def _strip_gguf(source: Checkpoint, dropped: Mapping[str, str], out_name: str, *, link: bool) -> Plan:
     metadata = gguf_with_depth(source.metadata, source.family.gguf_arch, trunk_blocks(source), 0)
+    kept = [(file, keep(source, "source", [n for n in file.names if n not in dropped])) for file in source.files]
     # A shard that held nothing but the head goes; the first one stays whatever it holds: it has the metadata.
-    numbers = [n for n, group in enumerate(groups) if group or n == 0]
-    total, count = sum(map(len, groups)), len(numbers)
-    files = []
-    for position, number in enumerate(numbers):
-        own = source.files[number].metadata
-        base = metadata if number == 0 or not isinstance(own, Metadata) else own
-        name = out_name if count == 1 else split_name(out_name.removesuffix(".gguf"), position + 1, count)
-        shard = shard_metadata(base, position, count, total)
-        files.append(OutFile(name, "gguf", shard, _kept(source, groups[number]), source.files[number].alignment))
-    changes = tuple(gguf_changes(source, metadata))
-    return Plan("strip", inputs, tuple(files), dropped=dropped, changes=changes)
+    groups = [(file, entries) for file, entries in kept if entries or file is source.files[0]]
+    facts: list[str] = []
+    return Plan(
+        verb="strip",
+        inputs=(Input("source", source),),
+        files=gguf_shards(source, groups, metadata, out_name, facts, link=link),
+        dropped=_gone(dropped),
+        changes=tuple(gguf_changes(source, metadata)),
+        facts=tuple(facts),
+    )

@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from mtptools.checkpoint import Checkpoint, split_name
+from mtptools.checkpoint import Checkpoint, File
+from mtptools.codecs import CODECS
 from mtptools.containers.gguf import Metadata
 from mtptools.containers.safetensors import INDEX_NAME, parse_json
 from mtptools.errors import InputError
-from mtptools.head import head_names, trunk_blocks, trunk_layers
+from mtptools.head import Head, head_names, trunk_blocks, trunk_layers
 from mtptools.ops.compatible import require_match
 from mtptools.ops.declare import (
     changes_between,
     gguf_changes,
     gguf_with_depth,
     hf_with_depth,
-    shard_metadata,
     stated_by,
     to_json_bytes,
 )
 from mtptools.ops.donor import complete_head, head_entries, is_quantized, require_trunk
+from mtptools.ops.exact import require_lossless, statement
+from mtptools.ops.mlx_config import with_head
 from mtptools.ops.quant_config import cover_head, cover_in_modelopt
+from mtptools.ops.render import Experts, Style
+from mtptools.ops.shards import gguf_shards, keep, safetensors_shards, unindexed
 from mtptools.plan import Dropped, Entry, Input, OutFile, Plan, SideFile
 
 __all__ = ["graft"]
 
-DEFAULT_ALIGNMENT = 32  # of a GGUF without general.alignment
 HEAD_FILE = "model-mtp.safetensors"
-TRUNK_FILE = "model-trunk.safetensors"
 MODELOPT_FILE = "hf_quant_config.json"
+NOT_INDEXED = "not in the index"
 WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 
 
@@ -39,6 +43,10 @@ def graft(
     out_name: str,
     *,
     head_type: str | None = None,
+    norm_type: str | None = None,
+    experts: Experts | None = None,
+    lossless: bool = False,
+    link: bool = False,
     allow: Sequence[str] = (),
 ) -> Plan:
     """Plan one checkpoint from `trunk` and the head of `donor`.
@@ -46,6 +54,10 @@ def graft(
     out_name   file name of the output (its folder does not matter to a plan)
     head_type  type of the head's matrices. By default a GGUF donor's bytes are kept, and an HF head becomes Q8_0 on
                a quantized GGUF trunk, BF16 on a float one. Norms and routers are F32 in GGUF.
+    norm_type  type of the head's norms in safetensors; by default that of the matrices, as releases have them
+    experts    "single" or "fused" experts in HF; by default the donor's layout, or the family's where it has none
+    lossless   refuse when any bit of the head could not be had back
+    link       files of the trunk in which nothing changes become hard links to it
     allow      ids of mismatches to accept, see `mtptools.ops.compatible.FINDINGS`
 
     Raises MissingHeadError, MissingRoleError, InputError (the trunk has a head), IncompatibleError, CodecError.
@@ -60,11 +72,21 @@ def graft(
             hint=f"mtptools strip {trunk.path.name} -o trunk{trunk.path.suffix}, then graft onto that",
         )
     facts = require_match(trunk, donor, allow)
+    if trunk.family.generic:
+        facts.append(
+            f"generic: {trunk.family.name} is not known here; not checked: the head's roles and shapes, the conventions "
+            "of its norms, its wiring, and per-layer metadata of its own"
+        )
     if trunk.hparams.depth:
         facts.append(f"the trunk declared {trunk.hparams.depth} MTP layer(s) it did not hold; now it holds them")
+    style = Style.asked(head_type, norm_type, experts)
     if trunk.dialect == "gguf":
-        return _gguf(trunk, donor, heads, out_name, head_type, facts)
-    return _hf(trunk, donor, len(heads), head_type, facts)
+        plan = _gguf(trunk, donor, heads, out_name, style, facts, link=link)
+    else:
+        plan = _hf(trunk, donor, heads, style, facts, link=link)
+    if lossless:
+        require_lossless([entry for entry in plan.entries if entry.head])
+    return plan
 
 
 def _dropped(donor: Checkpoint, used: Sequence[Entry]) -> tuple[Dropped, ...]:
@@ -73,23 +95,31 @@ def _dropped(donor: Checkpoint, used: Sequence[Entry]) -> tuple[Dropped, ...]:
 
 
 def _gguf(
-    trunk: Checkpoint, donor: Checkpoint, heads: list[Any], out_name: str, head_type: str | None, facts: list[str]
+    trunk: Checkpoint,
+    donor: Checkpoint,
+    heads: list[Head],
+    out_name: str,
+    style: Style,
+    facts: list[str],
+    *,
+    link: bool,
 ) -> Plan:
+    _require_block(trunk, heads)
     n_trunk = trunk_blocks(trunk)
-    wanted = head_type
-    if wanted is None and donor.dialect != "gguf":
-        wanted = "Q8_0" if is_quantized(trunk) else "BF16"
-        facts.append(
-            f"head type {wanted}: the donor is HF and the trunk is {'quantized' if wanted == 'Q8_0' else 'float'}"
-        )
-    head = head_entries(donor, heads, "gguf", n_trunk, wanted)
+    if style.matrices is None and donor.dialect != "gguf":
+        matrices, why = _default_type(trunk, heads)
+        style = replace(style, matrices=matrices)
+        facts.append(f"head type {matrices}: the donor is {donor.dialect.upper()} and {why}")
+    head = head_entries(donor, heads, trunk, n_trunk, style)
     metadata = gguf_with_depth(
         trunk.metadata, trunk.family.gguf_arch, n_trunk, len(heads), stated_by(donor), trunk_layers(donor)
     )
-    groups = [[Entry(n, trunk[n], trunk[n].codec, "trunk", (n,)) for n in file.names] for file in trunk.files]
-    split = len(groups) > 1
-    groups = [*groups, head] if split else [groups[0] + head]
-    files = _gguf_files(trunk, groups, metadata, out_name)
+    groups: list[tuple[File | None, Sequence[Entry]]] = [(f, keep(trunk, "trunk", f.names)) for f in trunk.files]
+    if len(groups) > 1:
+        groups.append((None, head))
+    else:
+        groups = [(trunk.files[0], (*groups[0][1], *head))]
+    files = gguf_shards(trunk, groups, metadata, out_name, facts, link=link)
     return Plan(
         verb="graft",
         inputs=(Input("trunk", trunk), Input("donor", donor)),
@@ -100,40 +130,48 @@ def _gguf(
     )
 
 
-def _gguf_files(trunk: Checkpoint, groups: list[list[Entry]], metadata: Metadata, out_name: str) -> tuple[OutFile, ...]:
-    """One file, or shards: the trunk's own shards keep their tensors, the head becomes the last one."""
-    count, total = len(groups), sum(map(len, groups))
-    if count == 1:
-        alone = shard_metadata(metadata, 0, 1, total)
-        return (OutFile(out_name, "gguf", alone, tuple(groups[0]), trunk.files[0].alignment),)
-    stem = out_name.removesuffix(".gguf")
-    files = []
-    for number, entries in enumerate(groups):
-        own = trunk.files[number].metadata if 0 < number < len(trunk.files) else Metadata()
-        base = metadata if number == 0 else own
-        if not isinstance(base, Metadata):
-            raise InputError("a GGUF shard without GGUF metadata", where=trunk.path)
-        shard = shard_metadata(base, number, count, total)
-        alignment = trunk.files[number].alignment if number < len(trunk.files) else DEFAULT_ALIGNMENT
-        files.append(OutFile(split_name(stem, number + 1, count), "gguf", shard, tuple(entries), alignment))
-    return tuple(files)
+def _default_type(trunk: Checkpoint, heads: Sequence[Head]) -> tuple[str, str]:
+    """Type of the matrices of a head that has no GGUF type yet, and why."""
+    if not is_quantized(trunk):
+        return "BF16", "the trunk is float"
+    matrices = [found for head in heads for found in head.roles.values() if found.role.kind == "matrix"]
+    odd = [f for f in matrices if f.tensor.shape[-1] % CODECS["Q8_0"].block_values]
+    if odd:
+        return "BF16", f"{odd[0].role.name} has rows of {odd[0].tensor.shape[-1]} values, which Q8_0 cannot hold"
+    return "Q8_0", "the trunk is quantized"
 
 
-def _hf(trunk: Checkpoint, donor: Checkpoint, depth: int, head_type: str | None, facts: list[str]) -> Plan:
-    head = head_entries(donor, [], "hf", 0, head_type)
-    files = []
-    for file in trunk.files:
-        # Loaders try model.safetensors before the index: beside one it must have another name.
-        name = TRUNK_FILE if file.path.name == "model.safetensors" else file.path.name
-        entries = tuple(Entry(n, trunk[n], trunk[n].codec, "trunk", (n,)) for n in file.names)
-        files.append(OutFile(name, "safetensors", dict(file.metadata), entries))
+def _require_block(trunk: Checkpoint, heads: Sequence[Head]) -> None:
+    """Refuse a head that llama.cpp reads from a file of its own only."""
+    root = [name for head in heads for name, found in head.roles.items() if found.role.root]
+    if root:
+        raise InputError(
+            f"a head of {trunk.family.title} cannot stand in the trunk's file: {root[0]} is the head's, and the trunk "
+            "has one of its own under that name",
+            where=trunk.path,
+            hint="mtptools convert DONOR -o head.gguf --to gguf, then run llama.cpp with -m TRUNK -md head.gguf",
+        )
+
+
+def _hf(trunk: Checkpoint, donor: Checkpoint, heads: list[Head], style: Style, facts: list[str], *, link: bool) -> Plan:
+    head = head_entries(donor, heads, trunk, 0, style)
+    loose = unindexed(trunk)
+    facts += loose_facts(loose)
+    files = safetensors_shards(trunk, "trunk", loose, facts, indexed=True, link=link)
     taken = {file.name for file in files}
     head_file = next(
         n for n in (HEAD_FILE, "model-mtp-head.safetensors", "model-mtp-graft.safetensors") if n not in taken
     )
-    files.append(OutFile(head_file, "safetensors", {"format": "pt"}, tuple(head)))
+    style_of = "mlx" if trunk.dialect == "mlx" else "pt"
+    files.append(OutFile(head_file, "safetensors", {"format": style_of}, tuple(head)))
     facts += left_out(trunk)
-    config = cover_head(hf_with_depth(trunk.config, trunk.family, depth), trunk.family, facts)
+    config = hf_with_depth(trunk.config, trunk.family, len(heads))
+    if trunk.dialect == "mlx":
+        config = with_head(config, donor, head, facts)
+    else:
+        config = cover_head(config, trunk.family, facts)
+    if donor.dialect != trunk.dialect:
+        facts += statement(head)
     made = {"config.json": to_json_bytes(config), INDEX_NAME: index_json(trunk.index, files)}
     if trunk.folder is not None and (second := trunk.folder / MODELOPT_FILE).is_file():
         tree = parse_json(second.read_bytes(), second)
@@ -145,7 +183,7 @@ def _hf(trunk: Checkpoint, donor: Checkpoint, depth: int, head_type: str | None,
         inputs=(Input("trunk", trunk), Input("donor", donor)),
         files=tuple(files),
         side=side,
-        dropped=_dropped(donor, head),
+        dropped=(*(Dropped("trunk", name, NOT_INDEXED) for name in loose), *_dropped(donor, head)),
         changes=tuple(changes_between(trunk.config, config)),
         facts=tuple(facts),
         folder=True,
@@ -170,6 +208,12 @@ def left_out(ckpt: Checkpoint) -> list[str]:
     inner = [p.name for p in sorted(folder.iterdir()) if p.is_dir() and not p.name.startswith(".")]
     out = [f"left out, not part of the checkpoint: {', '.join(weights)}"] if weights else []
     return out + ([f"left out, folders are not copied: {', '.join(inner)}"] if inner else [])
+
+
+def loose_facts(names: Sequence[str]) -> list[str]:
+    """The fact about tensors that no index names: they are in the shards and not in the output."""
+    shown = f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}"
+    return [f"left out, in a shard and not in the index: {shown} ({len(names)} tensors)"] if names else []
 
 
 def side_files(ckpt: Checkpoint, made: dict[str, bytes]) -> tuple[SideFile, ...]:

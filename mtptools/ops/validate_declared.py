@@ -8,7 +8,8 @@ from mtptools.checkpoint import Checkpoint
 from mtptools.codecs import CODECS
 from mtptools.containers.gguf_values import ARRAY
 from mtptools.families.per_layer import FIXED_LENGTH, PER_LAYER
-from mtptools.head import block_of, head_names, is_sidecar, trunk_blocks
+from mtptools.head import block_of, head_layers, head_names, is_sidecar, not_a_head, trunk_blocks
+from mtptools.hparams import declared_depth
 from mtptools.ops.quant_config import COMPANIONS, METHODS, covers_head
 from mtptools.receipt import load_inside
 from mtptools.tokens import tokenizer_facts
@@ -20,7 +21,8 @@ def _depth_key(ckpt: Checkpoint) -> str:
     if ckpt.dialect == "gguf":
         return f"{ckpt.family.gguf_arch}.nextn_predict_layers"
     inside = isinstance(ckpt.config.get("text_config"), dict)
-    return f"text_config.{ckpt.family.hf_depth}" if inside else ckpt.family.hf_depth
+    key = ckpt.family.hf_depth[0] if ckpt.family.hf_depth else "the number of MTP layers"
+    return f"text_config.{key}" if inside else key
 
 
 def declared_missing(ckpt: Checkpoint) -> Report:
@@ -28,10 +30,11 @@ def declared_missing(ckpt: Checkpoint) -> Report:
     depth = ckpt.hparams.depth
     if not depth or head_names(ckpt):
         return
+    note = "" if ckpt.family.ships else f"; no release of {ckpt.family.title} ships one"
     blocks = f", block_count says {depth + ckpt.hparams.n_layers}" if ckpt.dialect == "gguf" else ""
     yield (
         f"a head is declared and missing: {depth} MTP layer(s) declared, no head tensor in the file",
-        f"{_depth_key(ckpt)} = {depth}{blocks}; {len(ckpt)} tensors, none of a head{_not_read(ckpt)}",
+        f"{_depth_key(ckpt)} = {depth}{blocks}; {len(ckpt)} tensors, none of a head{_not_read(ckpt)}{note}",
         f"mtptools graft {ckpt.path.name} DONOR -o OUT, or undeclare it: mtptools strip {ckpt.path.name} -o OUT",
     )
 
@@ -42,8 +45,18 @@ def _not_read(ckpt: Checkpoint) -> str:
     return f"; beside it and in no index: {', '.join(others)}" if others else ""
 
 
+def another_kind(ckpt: Checkpoint) -> Report:
+    """Draft stages of another method under the names of an MTP head."""
+    sign = not_a_head(ckpt)
+    if sign is not None:
+        yield (f"no MTP head: {sign.what}", f"{sign.name} is there", sign.hint)
+
+
 def undeclared(ckpt: Checkpoint) -> Report:
     names = head_names(ckpt)
+    silent = ckpt.dialect != "gguf" and declared_depth(ckpt.family, ckpt.config) is None
+    if silent and not ckpt.family.depth_stated:  # no release of this family declares it
+        return
     if names and not ckpt.hparams.depth:
         key = _depth_key(ckpt)
         yield (
@@ -57,10 +70,7 @@ def depth_differs(ckpt: Checkpoint) -> Report:
     depth, names = ckpt.hparams.depth, head_names(ckpt)
     if not names or not depth:
         return
-    if ckpt.dialect == "gguf":
-        present = len({at[0] for name in names if (at := block_of(name)) is not None})
-    else:
-        present = sum(1 for n in range(depth + 4) if any(f"{ckpt.family.hf_head}layers.{n}." in name for name in names))
+    present = len(head_layers(ckpt))
     if present != depth:
         yield (
             f"{depth} MTP layer(s) declared, {present} present",
@@ -126,6 +136,21 @@ def unindexed(ckpt: Checkpoint) -> Report:
         yield (
             f"{len(rest)} tensor(s) are in a shard and not in the index: {', '.join(rest[:4])}",
             "transformers does not load them; vLLM loads every tensor of every shard",
+            "write the index again: mtptools strip, then mtptools graft",
+        )
+
+
+def index_size(ckpt: Checkpoint) -> Report:
+    """Loaders that reserve memory by total_size take a 0, or an old size, at its word."""
+    metadata = ckpt.index.get("metadata") if ckpt.index is not None else None
+    stated = metadata.get("total_size") if isinstance(metadata, dict) else None
+    if stated is None:
+        return
+    there = sum(tensor.nbytes for tensor in ckpt.values()) if ckpt.known == "values" else None
+    if stated == 0 or (there is not None and stated != there):
+        yield (
+            f"the index says total_size {stated}" + (f", the tensors have {there} bytes" if there is not None else ""),
+            "model.safetensors.index.json, metadata.total_size",
             "write the index again: mtptools strip, then mtptools graft",
         )
 

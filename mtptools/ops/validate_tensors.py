@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from mtptools.checkpoint import Checkpoint
+from mtptools.errors import CodecError
 from mtptools.families import Role
 from mtptools.head import Found, find_head, find_trunk, head_names, is_sidecar
-from mtptools.ops.quant_config import COMPANIONS
+from mtptools.quantized import COMPANIONS
 
+# Tensors that belong to others: scales beside their weight, and rope factors made by converters.
+_NO_ROLE: Final = (*COMPANIONS, ".rotary_emb.inv_freq", "rope_freqs.weight")
 Report = Iterator[tuple[str, str, str]]
 
 
@@ -52,7 +56,7 @@ def _companions_only(ckpt: Checkpoint) -> bool:
 def unknown(ckpt: Checkpoint) -> Report:
     for layer in range(max(ckpt.hparams.depth, 1)):
         head = find_head(ckpt, layer)
-        lost = [n for n in head.unknown if not n.endswith(COMPANIONS)] if head is not None else []
+        lost = [n for n in head.unknown if not n.endswith(_NO_ROLE)] if head is not None else []
         if lost:
             yield (
                 f"head tensors of no known role: {', '.join(lost[:6])}",
@@ -64,9 +68,9 @@ def unknown(ckpt: Checkpoint) -> Report:
     rest = [
         name
         for name in ckpt
-        if name not in claimed and not name.startswith(ckpt.family.hf_ignored) and not name.endswith(COMPANIONS)
+        if name not in claimed and not name.startswith(ckpt.family.hf_ignored) and not name.endswith(_NO_ROLE)
     ]
-    if rest:
+    if rest and ckpt.family.layers != "unknown":
         yield (
             f"{len(rest)} trunk tensor(s) of no known role: {', '.join(rest[:6])}{' …' if len(rest) > 6 else ''}",
             f"family {ckpt.family.name}",
@@ -78,17 +82,30 @@ def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size for size in shape if size != 1)
 
 
+def _agree(stated: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """The same lengths, but for dimensions of 1 and the ones left open."""
+    left, right = _squeezed(stated), _squeezed(shape)
+    return len(left) == len(right) and all(a in (0, b) for a, b in zip(left, right, strict=True))
+
+
+def _stated(ckpt: Checkpoint, role: Role) -> tuple[int, ...]:
+    """The shape a role must have; 0 where the table leaves it open."""
+    return tuple(0 if size == "" else ckpt.hparams.size(size) for size in role.shape)
+
+
 def _wrong(ckpt: Checkpoint, role: Role, found: Found, where: str) -> tuple[str, str, str] | None:
-    dims = ckpt.hparams.dims()
-    wanted = tuple(size if isinstance(size, int) else dims[size] for size in role.shape)
-    if len({part.codec for part in found.parts}) > 1:  # experts of several types: nothing to stack, each may be right
+    if not role.shape or found.role.name != role.name:  # not stated, or fused with others
         return None
-    if not role.shape or _squeezed(wanted) == _squeezed(found.tensor.shape):
+    if len({one.tensor.codec for one in found.stored}) > 1:  # experts of several types: each may be right
         return None
-    if found.role.name != role.name or found.tensor.codec in ("U8", "I8", "I32", "U32"):  # fused, or packed values
+    try:
+        shape = found.tensor.shape
+    except CodecError:  # a quantization that is not known: its shapes are not either
+        return None
+    if _agree(_stated(ckpt, role), shape):
         return None
     return (
-        f"{where}{role.name} has shape {list(found.tensor.shape)}, the config says {list(wanted)}",
+        f"{where}{role.name} has shape {list(shape)}, the config says {list(_stated(ckpt, role))}",
         f"dimensions {', '.join(map(str, role.shape))}; stored as {found.names[0]}",
         "head and config are of different models, or the config was edited",
     )

@@ -144,7 +144,7 @@ def test_unknown_architecture(run, full: Path, tmp_path: Path) -> None:
     code, _, err = run("validate", path)
     assert code == 3
     assert "gpt5" in err
-    assert "qwen35" in err
+    assert "mtptools families" in err
 
 
 def test_incompatible(run, full: Path, tmp_path: Path, family: str) -> None:

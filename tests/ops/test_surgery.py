@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mtptools.checkpoint import Checkpoint, open_checkpoint
-from mtptools.codecs import encode
+from mtptools.codecs import decode, encode
 from mtptools.containers.gguf_values import array_value, scalar_value
 from mtptools.errors import (
     CodecError,
@@ -258,8 +258,19 @@ def test_refusals(full: Path, hf: Path, trunk: Checkpoint, tmp_path: Path) -> No
         strip(trunk, "o.gguf")
     with pytest.raises(MissingHeadError):
         extract(trunk, "o.gguf")
-    with pytest.raises(UsageError):
-        graft(made(strip(open_checkpoint(hf), "t"), tmp_path / "t"), source, "o")
+
+
+def test_gguf_donor_gives_the_released_head_back(full: Path, hf: Path, tmp_path: Path) -> None:
+    """HF -> GGUF by llama.cpp's converter, GGUF -> HF by us: the release's own names and bytes."""
+    release, trunk = open_checkpoint(hf), made(strip(open_checkpoint(hf), "t"), tmp_path / "t")
+    out = made(graft(trunk, open_checkpoint(full), "o"), tmp_path / "o")
+    names = head_names(release)
+    assert head_names(out) == tuple(sorted(names, key=list(out).index))
+    differ = [name for name in names if out[name].read() != release[name].read()]
+    # 1 + w in float32 loses the last bits of a w below 2^-15: nothing else may differ, and no value by more than that.
+    for name in differ:
+        assert "norm" in name, name
+        assert np.abs(decode(out[name]) - decode(release[name])).max() < 2**-23
 
 
 def test_every_mismatch_at_once(full: Path, trunk: Checkpoint, tmp_path: Path) -> None:
@@ -351,16 +362,55 @@ def test_undeclared_head_is_a_donor(full: Path, trunk: Checkpoint, tmp_path: Pat
     assert diff(open_checkpoint(full), made(graft(trunk, donor, "o.gguf"), tmp_path / "o.gguf")).equal
 
 
-def test_quantized_head_with_scales_is_named(hf: Path, tmp_path: Path) -> None:
+FP8_MODULE = "mtp.layers.0.self_attn.q_proj"
+
+
+def fp8_head(source: Path, out: Path) -> np.ndarray:
+    """The fixture with one matrix of its head in FP8, a scale for every 128x128 block; torch's own product of both."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    rewrite.hf(source, out)
+    tensors = load_file(out / "model.safetensors")
+    weight = tensors[f"{FP8_MODULE}.weight"].float()
+    rows, columns = weight.shape
+    blocks = weight.reshape(rows // 128, 128, columns // 128, 128)
+    scale = blocks.abs().amax(dim=(1, 3)) / 448
+    codes = (blocks / scale[:, None, :, None]).to(torch.float8_e4m3fn)
+    tensors[f"{FP8_MODULE}.weight"] = codes.reshape(rows, columns)
+    tensors[f"{FP8_MODULE}.weight_scale_inv"] = scale
+    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    return (codes.float() * scale[:, None, :, None]).reshape(rows, columns).numpy()
+
+
+def test_fp8_head_is_dequantized_into_gguf(trunk_q8: Path, hf: Path, tmp_path: Path) -> None:
+    wanted = fp8_head(hf, tmp_path / "m")
+    donor = open_checkpoint(tmp_path / "m")
+    out = made(graft(open_checkpoint(trunk_q8), donor, "out.gguf", head_type="F32"), tmp_path / "out.gguf")
+    block = open_checkpoint(trunk_q8).hparams.n_layers
+    assert np.array_equal(decode(out[f"blk.{block}.attn_q.weight"]), wanted)
+
+
+def test_fp8_head_keeps_its_scales_in_hf(hf: Path, tmp_path: Path) -> None:
+    fp8_head(hf, tmp_path / "m")
+    donor = open_checkpoint(tmp_path / "m")
+    out = made(extract(donor, "o"), tmp_path / "o")
+    for name in (f"{FP8_MODULE}.weight", f"{FP8_MODULE}.weight_scale_inv"):
+        assert out[name].read() == donor[name].read()
+
+
+def test_unknown_quantization_is_named(trunk_q8: Path, hf: Path, tmp_path: Path) -> None:
     import torch
     from safetensors.torch import load_file, save_file
 
     path = rewrite.hf(hf, tmp_path / "m")
     tensors = load_file(path / "model.safetensors")
-    tensors["mtp.layers.0.self_attn.q_proj.weight_scale_inv"] = torch.ones(4, 2)
+    tensors[f"{FP8_MODULE}.qweight"] = torch.ones(32, 8, dtype=torch.int32)
+    del tensors[f"{FP8_MODULE}.weight"]
+    tensors[f"{FP8_MODULE}.qzeros"] = torch.ones(1, 8, dtype=torch.int32)
     save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(InputError, match="quantized with separate scales"):
-        extract(open_checkpoint(path), "o")
+    with pytest.raises(CodecError, match="GPTQ"):
+        graft(open_checkpoint(trunk_q8), open_checkpoint(path), "o.gguf")
 
 
 def test_tokenizer_digest_is_one_for_gguf_and_hf(full: Path, hf: Path) -> None:

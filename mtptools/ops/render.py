@@ -1,0 +1,267 @@
+"""A head in the dialect of an output: names, layout, value conventions and types of every tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from mtptools.checkpoint import Checkpoint
+from mtptools.codecs import CODECS, ENCODABLE
+from mtptools.conventions import LAYOUTS
+from mtptools.errors import CodecError, ConventionError, UsageError
+from mtptools.families import Family, Role, Source
+from mtptools.head import Found, Head, head_prefix, hf_prefix
+from mtptools.hparams import HParams
+from mtptools.plan import Entry
+from mtptools.tensors import Tensor
+from mtptools.views import reshaped
+
+__all__ = ["Experts", "Place", "Style", "as_stored", "gguf_entries", "named", "place_of", "safetensors_entries"]
+
+FLOATS: Final = ("F32", "F16", "BF16")
+Experts = Literal["single", "fused"]
+_EXPERTS: Final = {"single": ("stack_experts",), "fused": ("gate_half", "up_half", "whole")}
+_SMALL: Final = ("norm", "router", "vector")
+
+
+@dataclass(frozen=True)
+class Style:
+    """What was asked of the output.
+
+    matrices  type of the matrices, None to keep the donor's where the dialect can
+    norms     type of norms, routers and vectors in safetensors, None for the one releases have
+    experts   one by one or fused in 3-D, None for the way the family's releases have them
+    """
+
+    matrices: str | None = None
+    norms: str | None = None
+    experts: Experts | None = None
+
+    @classmethod
+    def asked(cls, matrices: str | None = None, norms: str | None = None, experts: Experts | None = None) -> Style:
+        """From what was typed. Raises UsageError for a type that does not exist."""
+        for option, value in (("--head-type", matrices), ("--norm-type", norms)):
+            if value is not None and value.upper() not in CODECS:
+                raise UsageError(f"no type is called {value!r}", where=option, hint=f"types: {', '.join(ENCODABLE)}")
+        return cls(matrices and matrices.upper(), norms and norms.upper(), experts)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a head goes in safetensors: whose names, under which prefixes.
+
+    trunk   prefix of the trunk's names, for roles shared with it
+    layers  prefix of each MTP layer's names
+    """
+
+    dialect: Literal["hf", "mlx"]
+    family: Family
+    hparams: HParams
+    trunk: str
+    layers: tuple[str, ...]
+
+    def spelled(self, pattern: str, layer: int, expert: int = 0) -> str:
+        lead = {"~": self.layers[layer], "^": self.trunk}.get(pattern[:1])
+        text = pattern if lead is None else lead + pattern[1:]
+        return text.format(d=layer, n=self.hparams.n_layers + layer, e=expert)
+
+
+def place_of(ckpt: Checkpoint, depth: int) -> Place:
+    """The place of a head of `depth` layers in this checkpoint."""
+    dialect: Literal["hf", "mlx"] = "mlx" if ckpt.dialect == "mlx" else "hf"
+    layers = tuple(head_prefix(ckpt, layer) for layer in range(depth))
+    return Place(dialect, ckpt.family, ckpt.hparams, hf_prefix(ckpt), layers)
+
+
+def gguf_entries(
+    donor: Checkpoint, heads: Sequence[Head], first_block: int, style: Style, *, label: str = "donor"
+) -> list[Entry]:
+    """Entries of these heads' blocks, the first one numbered `first_block`. Raises CodecError."""
+    entries = []
+    for layer, head in enumerate(heads):
+        for name, found in head.roles.items():
+            full = name if found.role.root else f"blk.{first_block + layer}.{name}"
+            entries.append(gguf_entry(donor, found, full, style.matrices, label=label, head=True))
+    return entries
+
+
+def gguf_entry(
+    donor: Checkpoint, found: Found, name: str, wanted: str | None, *, label: str = "donor", head: bool = False
+) -> Entry:
+    """One role as GGUF stores it: canonical, norms and routers in F32."""
+    values = (found.role.convention(donor.dialect), "plain")
+    codec = found.tensor.codec
+    if found.role.kind in _SMALL:
+        codec = "F32" if donor.dialect != "gguf" or wanted is not None else codec
+    elif wanted is not None:
+        codec = wanted
+    elif found.scaled:
+        codec = "BF16"  # dequantized values have no type of their own
+    if codec != found.tensor.codec or values[0] != values[1]:
+        _check_encodable(found, codec)
+    return Entry(
+        name=name,
+        source=found.tensor,
+        codec=codec,
+        input=label,
+        names=found.names,
+        values=values if values[0] != values[1] else None,
+        head=head,
+    )
+
+
+def _check_encodable(found: Found, codec: str) -> None:
+    if codec not in ENCODABLE:
+        raise CodecError(f"no encoder for {codec}", where="--head-type", hint=f"types: {', '.join(ENCODABLE)}")
+    shape = found.tensor.shape
+    try:
+        CODECS[codec].row_bytes(shape[-1] if shape else 1)
+    except CodecError as error:
+        raise CodecError(f"{found.role.name}: {error.what}", where="--head-type", hint=error.hint) from error
+
+
+def safetensors_entries(
+    donor: Checkpoint, heads: Sequence[Head], place: Place, style: Style, *, label: str = "donor"
+) -> list[Entry]:
+    """Entries of these heads under the names, layout and conventions of `place`.
+
+    Raises ConventionError for a role that has no name there, UsageError for a type safetensors cannot hold here.
+    """
+    if style.matrices is not None and style.matrices not in FLOATS:
+        raise UsageError(f"{style.matrices} is not a type of safetensors", hint=f"one of {', '.join(FLOATS)}")
+    entries = []
+    for layer, head in enumerate(heads):
+        entries += named(donor, head.roles.values(), place, style, layer, label=label, head=True)
+    return entries
+
+
+def named(
+    donor: Checkpoint,
+    roles: Iterable[Found],
+    place: Place,
+    style: Style,
+    layer: int = 0,
+    *,
+    label: str = "donor",
+    head: bool = False,
+) -> list[Entry]:
+    """Entries of roles that stand beside each other, several of which may share one stored tensor."""
+    found = {one.role.name: one for one in roles}
+    floats = _float_type(found.values(), style)
+    entries: list[Entry] = []
+    done: set[str] = set()
+    for name, one in found.items():
+        if name in done:
+            continue
+        source = _chosen(one.role, place, style)
+        members = [one]
+        for layout in LAYOUTS[source.layout].group:
+            if layout != source.layout:
+                members.append(_partner(found, source, layout, place))
+        order = LAYOUTS[source.layout].group
+        members.sort(key=lambda m: order.index(_source_at(m.role, source.pattern, place).layout) if order else 0)
+        done |= {member.role.name for member in members}
+        entries += _entries(donor, members, source, place, layer, _types(members, floats, style), label, head)
+    return entries
+
+
+def _source_at(role: Role, pattern: str, place: Place) -> Source:
+    return next(source for source in role.sources(place.dialect) if source.pattern == pattern)
+
+
+def _partner(found: dict[str, Found], source: Source, layout: str, place: Place) -> Found:
+    for one in found.values():
+        if any(s.pattern == source.pattern and s.layout == layout for s in one.role.sources(place.dialect)):
+            return one
+    raise ConventionError(f"{source.pattern} needs a role with layout {layout}, which the head does not have")
+
+
+def _chosen(role: Role, place: Place, style: Style) -> Source:
+    sources = role.sources(place.dialect)
+    if not sources:
+        raise ConventionError(
+            f"{role.name} has no name in the {place.dialect} dialect of {place.family.name}",
+            where=place.family.name,
+            hint="a private embedding or output matrix of this family can be stored in GGUF only",
+        )
+    layouts = {source.layout for source in sources}
+    if style.experts is not None and "stack_experts" in layouts and len(layouts) > 1:
+        return next(source for source in sources if source.layout in _EXPERTS[style.experts])
+    return sources[0]
+
+
+def _float_type(roles: Iterable[Found], style: Style) -> str:
+    """The float type of a head in safetensors: what was asked, else the fusion's, else BF16."""
+    if style.matrices is not None:
+        return style.matrices
+    codecs = {one.tensor.codec for one in roles if one.role.kind == "matrix" and not one.scaled}
+    return "F32" if codecs == {"F32"} else "F16" if codecs == {"F16"} else "BF16"
+
+
+def _types(members: Sequence[Found], floats: str, style: Style) -> str:
+    first = members[0]
+    if first.role.kind in _SMALL:
+        if style.norms is not None and first.role.kind == "norm":
+            return style.norms
+        return "F32" if first.role.f32 else floats
+    if style.matrices is None and not first.scaled and first.tensor.codec in FLOATS:
+        return first.tensor.codec
+    return floats
+
+
+def _entries(
+    donor: Checkpoint,
+    members: Sequence[Found],
+    source: Source,
+    place: Place,
+    layer: int,
+    codec: str,
+    label: str,
+    head: bool,
+) -> list[Entry]:
+    """The stored tensors that `source` names, made of the canonical tensors of its roles."""
+    layout = LAYOUTS[source.layout]
+    canonical = [_as_shaped(member, place) for member in members]
+    made = layout.scatter(canonical, place.hparams.size, source.sizes)
+    patterns = (source.pattern, *source.also)
+    spelled = (
+        [place.spelled(source.pattern, layer, e) for e in range(len(made))]
+        if layout.per_expert
+        else [place.spelled(pattern, layer) for pattern in patterns]
+    )
+    role = members[0].role
+    values = (role.convention(donor.dialect), role.convention(place.dialect))
+    taken = tuple(dict.fromkeys(name for member in members for name in member.names))
+    return [
+        Entry(name, tensor, codec, label, taken, values if values[0] != values[1] else None, head)
+        for name, tensor in zip(spelled, made, strict=True)
+    ]
+
+
+def _as_shaped(found: Found, place: Place) -> Tensor:
+    """A canonical tensor in the shape its role states: older GGUF files keep a matrix of one row as a vector."""
+    tensor, shape = found.tensor, found.role.shape
+    if not shape or any(size == "" for size in shape):
+        return tensor
+    wanted = tuple(place.hparams.size(size) for size in shape)
+    same = [n for n in wanted if n != 1] == [n for n in tensor.shape if n != 1]
+    return reshaped(tensor, wanted, tensor.name) if same and wanted != tensor.shape else tensor
+
+
+def as_stored(
+    donor: Checkpoint, names: Sequence[tuple[str, str]], wanted: str | None, label: str = "donor"
+) -> list[Entry]:
+    """Tensors under other names, bytes unchanged but for float matrices where a type is `wanted`.
+
+    names  (name in the donor, name in the output)
+    """
+    if wanted is not None and wanted not in FLOATS:
+        raise UsageError(f"--head-type {wanted} is not an HF type", hint=f"one of {', '.join(FLOATS)}")
+    entries = []
+    for old, new in names:
+        tensor = donor[old]
+        plain = len(tensor.shape) > 1 and tensor.codec in FLOATS
+        codec = wanted if wanted is not None and plain else tensor.codec
+        entries.append(Entry(new, tensor, codec, label, (old,), head=True))
+    return entries
