@@ -112,6 +112,8 @@ class Checkpoint(Mapping[str, Tensor]):
             vocab = embedding.shape[0]
         elif tokens is not None:
             vocab = tokens.count
+        elif isinstance(stated := self.metadata.get(f"{self.family.gguf_arch}.vocab_size"), int):
+            vocab = stated
         else:
             raise CorruptError("neither token_embd.weight nor a tokenizer tells the vocabulary's size", where=self.path)
         return gguf_hparams(self.family, self.metadata, vocab, "output.weight" not in self.tensors, self.path)

@@ -25,7 +25,11 @@ def recoded(source: Tensor, codec: str, values: tuple[str, str] | None) -> Itera
     columns = source.shape[-1] if source.shape else 1
     step = max(1, ROW_VALUES // max(columns, 1))
     for start in range(0, source.n_rows, step):
-        rows = decode(source, start, min(start + step, source.n_rows))
+        stop = min(start + step, source.n_rows)
+        if source.packed is not None and codec == source.codec and values is None:
+            yield source.packed(start, stop)
+            continue
+        rows = decode(source, start, stop)
         if values is not None:
             rows = convert_values(rows, *values)
         if codec == "F16" and np.abs(rows[np.isfinite(rows)]).max(initial=0) > np.finfo(np.float16).max:

@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 
 from mtptools.errors import CorruptError
 
-__all__ = ["NOWHERE", "Blob", "Rows", "Tensor", "read_blob"]
+__all__ = ["NOWHERE", "Blob", "Packed", "Rows", "Tensor", "read_blob"]
 
 # The file of a blob whose place is not known: of a computed tensor, or of one that is yet to be written.
 NOWHERE: Final = Path()
 
-# Makes rows [start, stop) of a computed tensor: float32 [stop - start, columns].
+# Makes rows [start, stop) of a computed tensor: float32 [stop - start, columns], or their bytes in its codec.
 Rows = Callable[[int, int], NDArray[np.float32]]
+Packed = Callable[[int, int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Tensor:
     blobs   where the bytes are; their concatenation is the rows in order
     rows    makes the rows of a computed tensor, whose values `codec` holds without loss and whose one blob is
             NOWHERE; None when the bytes are stored
+    packed  makes the bytes of rows instead, of a tensor whose values only change their layout
     """
 
     name: str
@@ -54,11 +56,12 @@ class Tensor:
     codec: str
     blobs: tuple[Blob, ...]
     rows: Rows | None = field(default=None, compare=False)
+    packed: Packed | None = field(default=None, compare=False)
 
     @property
     def stored(self) -> bool:
-        """False for a computed tensor: it has rows, and no bytes of its own."""
-        return self.rows is None
+        """False for a computed tensor, which has no bytes of its own."""
+        return self.rows is None and self.packed is None
 
     @property
     def nbytes(self) -> int:

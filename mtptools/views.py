@@ -16,15 +16,33 @@ from numpy.typing import NDArray
 
 from mtptools.codecs import CODECS, decode
 from mtptools.errors import CorruptError
-from mtptools.tensors import NOWHERE, Blob, Rows, Tensor
+from mtptools.tensors import NOWHERE, Blob, Packed, Rows, Tensor
 
-__all__ = ["computed", "join_columns", "join_rows", "pick_columns", "pick_rows", "reshaped", "stack", "transposed"]
+__all__ = [
+    "computed",
+    "join_columns",
+    "join_rows",
+    "pick_columns",
+    "pick_rows",
+    "repacked",
+    "reshaped",
+    "stack",
+    "transposed",
+]
+
+
+def _nowhere(shape: tuple[int, ...], codec: str) -> tuple[Blob]:
+    return (Blob(NOWHERE, 0, prod(shape[:-1]) * CODECS[codec].row_bytes(shape[-1])),)
 
 
 def computed(name: str, shape: tuple[int, ...], codec: str, rows: Rows) -> Tensor:
     """A tensor whose rows `rows(start, stop)` makes, leading dimensions flattened."""
-    size = prod(shape[:-1]) * CODECS[codec].row_bytes(shape[-1])
-    return Tensor(name, shape, codec, (Blob(NOWHERE, 0, size),), rows)
+    return Tensor(name, shape, codec, _nowhere(shape, codec), rows)
+
+
+def repacked(name: str, shape: tuple[int, ...], codec: str, packed: Packed) -> Tensor:
+    """A tensor of which `packed(start, stop)` makes the bytes of rows: the same values as stored, laid out anew."""
+    return Tensor(name, shape, codec, _nowhere(shape, codec), packed=packed)
 
 
 def _float_codec(tensors: Sequence[Tensor]) -> str:

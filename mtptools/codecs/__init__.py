@@ -131,6 +131,8 @@ def decode(tensor: Tensor, start: int = 0, stop: int | None = None) -> NDArray[n
         return np.empty((stop - start, n_cols), np.float32)
     if tensor.rows is not None:
         return tensor.rows(start, stop)
+    if tensor.packed is not None:
+        return decode_bytes(tensor.packed(start, stop), tensor.codec, n_cols)
     size = tensor.row_bytes
     return decode_bytes(tensor.read(start * size, (stop - start) * size), tensor.codec, n_cols)
 

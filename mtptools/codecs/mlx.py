@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mtptools.codecs import floats
+from mtptools.codecs import floats, fp4, fp8
 from mtptools.errors import CodecError
 
 __all__ = ["GROUPS", "MODES", "Mode", "dequantize", "pack", "quantize", "quantize_fp", "unpack"]
@@ -47,20 +47,6 @@ MODES: Final = {
 
 _SMALLEST_SCALE: Final = np.float32(1e-7)
 _E8M0_BIAS: Final = 127
-
-
-def _e4m3() -> Floats:
-    """The value of each of the 256 bytes: sign, 4 bits of exponent (bias 7), 3 of mantissa; 0x7F and 0xFF are NaN."""
-    half = np.arange(128)
-    exponent, mantissa = half >> 3, half & 7
-    value = np.where(exponent == 0, np.ldexp(mantissa / 8, -6), np.ldexp(1 + mantissa / 8, exponent - 7))
-    value[0x7F] = np.nan
-    return np.concatenate([value, -value]).astype(np.float32)
-
-
-_E2M1: Final = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
-_E4M3: Final = _e4m3()
-_E8M0: Final = np.append(np.ldexp(np.float32(1), np.arange(255) - _E8M0_BIAS), np.float32(np.inf))  # MLX: 255 is no NaN
 
 
 def unpack(packed: NDArray[np.uint32], bits: int) -> NDArray[np.uint8]:
@@ -115,7 +101,7 @@ def dequantize(
             raise CodecError("affine quantization without a bias for each scale", hint="is the mode mxfp4 or mxfp8?")
         product = _round(codes * scales.astype(np.float32)[..., None], dtype)
         return _round(product + biases[..., None], dtype).reshape(len(packed), n_cols)
-    values = _E4M3[codes] if bits == 8 else _E2M1[codes]
+    values = fp8.decode(codes, "F8_E4M3").reshape(codes.shape) if bits == 8 else fp4.VALUES[codes]
     return (values * _factors(scales, mode)[..., None]).reshape(len(packed), n_cols)
 
 
@@ -145,7 +131,7 @@ def quantize(values: Floats, dtype: str, bits: int, group: int) -> tuple[NDArray
 def quantize_fp(values: Floats, dtype: str, mode: str) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
     """Values [rows, cols] in mxfp4, mxfp8 or nvfp4: packed codes, and scales [rows, cols / group] as raw bytes.
 
-    The shared exponent is rounded up, as MLX does since 0.32; earlier versions rounded it to nearest.
+    The shared exponent is rounded up, as MLX does since mlx#4353; versions before rounded it to nearest.
     Raises CodecError for another mode, or rows that are not whole groups.
     """
     chosen = MODES.get(mode)
@@ -155,37 +141,28 @@ def quantize_fp(values: Floats, dtype: str, mode: str) -> tuple[NDArray[np.uint3
     groups = _groups(values, dtype, mode, bits, group)
     needed = _round(np.abs(groups).max(-1) / np.float32(chosen.largest), dtype)
     if chosen.scales == "F8_E4M3":
-        scales = _to_e4m3(needed)
+        scales = fp8.encode_e4m3(needed)
     else:
         power = np.ceil(np.log2(np.where(needed == 0, 1, needed).astype(np.float64)).astype(np.float32))
         scales = np.clip(power + _E8M0_BIAS, 0, 254).astype(np.uint8)
     factors = _factors(scales, mode)
     scaled = _round(groups / np.where(factors == 0, np.float32(1), factors)[..., None], dtype)
-    codes = _to_e4m3(scaled) if bits == 8 else _to_e2m1(scaled, dtype)
+    codes = fp8.encode_e4m3(scaled) if bits == 8 else _to_e2m1(scaled, dtype)
     return pack(codes.reshape(len(values), -1), bits), scales
 
 
 def _factors(scales: NDArray[Any], mode: str) -> Floats:
-    """Scale bytes as the numbers they stand for."""
-    table = _E4M3 if MODES[mode].scales == "F8_E4M3" else _E8M0
-    return table[scales.astype(np.uint8)]
-
-
-def _to_e4m3(values: Floats) -> NDArray[np.uint8]:
-    """The nearest byte's value, ties to the even byte; beyond 448 is 448."""
-    size = np.minimum(np.abs(values), np.float32(448))
-    _, exponent = np.frexp(size)
-    step = np.ldexp(np.float32(1), np.maximum(exponent - 1, -6) - 3)
-    codes: NDArray[np.uint8] = np.searchsorted(_E4M3[:0x7F], np.rint(size / step) * step).astype(np.uint8)
-    codes[np.signbit(values)] |= 0x80
-    return codes
+    """Scale bytes as the numbers they stand for; to MLX the exponent 255 is infinity, not NaN."""
+    codec = MODES[mode].scales
+    values = fp8.decode(scales.astype(np.uint8), codec).reshape(scales.shape)
+    return np.where(scales == fp8.E8M0_NAN, np.float32(np.inf), values) if codec == "F8_E8M0" else values
 
 
 def _to_e2m1(values: Floats, dtype: str) -> NDArray[np.uint8]:
     """The first of the 16 codes whose value is nearest; distances are rounded to `dtype`, and 0 never becomes -0."""
     best = np.zeros(values.shape, np.uint8)
     nearest = np.full(values.shape, np.inf, np.float32)
-    for code, value in enumerate(_E2M1):
+    for code, value in enumerate(fp4.VALUES):
         distance = _round(np.abs(values - value), dtype)
         closer = distance < nearest
         best[closer] = code

@@ -23,7 +23,7 @@ def _f32(name: str, shape: tuple[str | int, ...], hf: str, *, root: bool = False
 
 
 def _expert(name: str, shape: tuple[str | int, ...], hf: str) -> Role:
-    return Role(name, shape, (Source(f"~ffn.experts.{{e}}.{hf}.weight", "stack_experts"),))
+    return Role(name, shape, (Source(f"~ffn.experts.{{e}}.{hf}.weight", "stack_experts"),), scheme="fp4-e8m0")
 
 
 HEAD: Final = (

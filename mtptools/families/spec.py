@@ -40,6 +40,7 @@ class Role:
     when      hyperparameter that must not be 0 for the role to exist; with a leading "!" it must be 0
     mlx       places in MLX, where they are not those of HF with layout "whole"
     f32       releases keep it in F32 beside BF16 weights
+    scheme    quantization in which releases hold it, where another dialect can take its bits over; "" for none
     root      in GGUF it stands outside of the head's block, where a trunk has one of its own: a sidecar only
     """
 
@@ -54,6 +55,7 @@ class Role:
     mlx: tuple[Source, ...] = ()
     f32: bool = False
     root: bool = False
+    scheme: str = ""
 
     def convention(self, dialect: str) -> str:
         return self.values.get(dialect, "plain")

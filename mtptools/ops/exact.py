@@ -11,6 +11,7 @@ from mtptools.codecs import CODECS, decode, decode_bytes, encode
 from mtptools.conventions import convert_values
 from mtptools.errors import CodecError
 from mtptools.plan import Entry
+from mtptools.quantized import COMPANIONS
 
 __all__ = ["loses", "require_lossless", "statement"]
 
@@ -28,6 +29,10 @@ def loses(entry: Entry) -> str | None:
     if entry.passes:
         return None
     source = entry.source
+    if source.packed is not None and entry.codec == source.codec:  # laid out anew, never decoded
+        return None
+    if any(name.endswith(COMPANIONS) for name in entry.names):
+        return f"codes and scales become {entry.codec}"
     if source.stored and CODECS[source.codec].kind == "float" and source.n_values <= _SMALL:
         return None if _comes_back(entry) else f"{_kind(entry)} does not give every value back"
     if entry.values is None and entry.codec in _WIDER.get(source.codec, ()):

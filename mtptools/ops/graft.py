@@ -74,8 +74,8 @@ def graft(
     facts = require_match(trunk, donor, allow)
     if trunk.family.generic:
         facts.append(
-            f"generic: {trunk.family.name} is not known here; not checked: the head's roles and shapes, the conventions "
-            "of its norms, its wiring, and per-layer metadata of its own"
+            f"generic: {trunk.family.name} is not known here; not checked: the head's roles and shapes, the "
+            "conventions of its norms, its wiring, and per-layer metadata of its own"
         )
     if trunk.hparams.depth:
         facts.append(f"the trunk declared {trunk.hparams.depth} MTP layer(s) it did not hold; now it holds them")

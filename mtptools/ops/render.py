@@ -13,6 +13,7 @@ from mtptools.errors import CodecError, ConventionError, UsageError
 from mtptools.families import Family, Role, Source
 from mtptools.head import Found, Head, head_prefix, hf_prefix
 from mtptools.hparams import HParams
+from mtptools.ops.packed import FP4, as_fp4, as_mxfp4
 from mtptools.plan import Entry
 from mtptools.tensors import Tensor
 from mtptools.views import reshaped
@@ -90,6 +91,8 @@ def gguf_entry(
     donor: Checkpoint, found: Found, name: str, wanted: str | None, *, label: str = "donor", head: bool = False
 ) -> Entry:
     """One role as GGUF stores it: canonical, norms and routers in F32."""
+    if wanted in (None, "MXFP4") and (same := as_mxfp4(found)) is not None:
+        return Entry(name, same, "MXFP4", label, found.names, head=head)
     values = (found.role.convention(donor.dialect), "plain")
     codec = found.tensor.codec
     if found.role.kind in _SMALL:
@@ -231,11 +234,22 @@ def _entries(
         else [place.spelled(pattern, layer) for pattern in patterns]
     )
     role = members[0].role
-    values = (role.convention(donor.dialect), role.convention(place.dialect))
     taken = tuple(dict.fromkeys(name for member in members for name in member.names))
+    if role.scheme == FP4 and made[0].codec == "MXFP4" and made[0].stored:
+        return [entry for pair in zip(spelled, made, strict=True) for entry in _fp4_entries(*pair, label, taken, head)]
+    values = (role.convention(donor.dialect), role.convention(place.dialect))
     return [
         Entry(name, tensor, codec, label, taken, values if values[0] != values[1] else None, head)
         for name, tensor in zip(spelled, made, strict=True)
+    ]
+
+
+def _fp4_entries(name: str, tensor: Tensor, label: str, taken: tuple[str, ...], head: bool) -> list[Entry]:
+    codes, scales = as_fp4(tensor)
+    beside = name.removesuffix(".weight") + ".scale"
+    return [
+        Entry(name, codes, codes.codec, label, taken, head=head),
+        Entry(beside, scales, scales.codec, label, taken, head=head),
     ]
 
 

@@ -63,6 +63,7 @@ def gguf_metadata(ckpt: Checkpoint, depth: int) -> Metadata:
         "general.architecture": string_value(arch),
         f"{arch}.block_count": scalar_value("u32", h.n_layers + depth),
         f"{arch}.nextn_predict_layers": scalar_value("u32", depth),
+        f"{arch}.vocab_size": scalar_value("u32", h.vocab_size),
     }
     sizes = {field.gguf[0]: _value(ckpt, name) for name, field in family.fields.items() if field.gguf}
     for name, field in family.fields.items():
