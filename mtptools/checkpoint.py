@@ -162,12 +162,10 @@ def open_declared(path: str | Path, *, generic: bool = False) -> Checkpoint:
 def _without_weights(path: Path, folder: Path, index: dict[str, Any] | None) -> Checkpoint:
     names = _weight_map(index, folder / safetensors.INDEX_NAME) if index is not None else {}
     config = _config(folder)
-    quantization = config.get("quantization")
-    mlx = isinstance(quantization, dict) and "group_size" in quantization
     return Checkpoint(
         path=path,
         container="safetensors",
-        dialect="mlx" if mlx else "hf",
+        dialect="mlx" if _says_mlx(config) else "hf",
         files=(),
         tensors={name: Tensor(name, (), UNKNOWN, ()) for name in names},
         config=config,
@@ -228,6 +226,12 @@ def _config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def _says_mlx(config: dict[str, Any]) -> bool:
+    """MLX's converters write a `quantization` of their own; Hugging Face has `quantization_config` alone."""
+    stated = config.get("quantization")
+    return isinstance(stated, dict) and "group_size" in stated and "quant_method" not in stated
+
+
 def _indexed_files(index: Any, where: Path) -> list[Path]:
     files = sorted(set(_weight_map(index, where).values()))
     for name in files:
@@ -255,7 +259,7 @@ def _from_safetensors(path: Path, folder: Path, files: list[Path], index: dict[s
     config = _config(folder)
     weights = {file.name for file in files} | {safetensors.INDEX_NAME}
     side = sorted(p.relative_to(folder) for p in folder.iterdir() if p.is_file() and p.name not in weights)
-    mlx = any(shard.metadata.get("format") == "mlx" for shard in found)
+    mlx = any(shard.metadata.get("format") == "mlx" for shard in found) or _says_mlx(config)
     return Checkpoint(
         path=path,
         container="safetensors",

@@ -87,7 +87,7 @@ class OutFile:
         if self.linked is not None:
             for entry in self.entries:
                 places = {blob.path for blob in entry.source.blobs}
-                if entry.head or entry.action != "keep" or not entry.passes or places != {self.linked}:
+                if entry.head or entry.action != "keep" or places != {self.linked}:
                     raise ValueError(f"{entry.name} is not as {self.linked.name} has it: {self.name} cannot be a link")
 
     @property

@@ -2,6 +2,10 @@
 
 The receipt stands beside the output (`OUT.receipt.json`, or `mtptools-receipt.json` in a folder); a short form
 of it, with the head's digests, is inside the output's own metadata.
+
+Every tensor has a digest of its bytes, but for those in files that are hard links to the input's: these are not read.
+They carry `linked: true` instead, and `linked` at the top names their files with size and digest of the header, which
+hold the names, types and places of what is in them. A receipt cannot tell whether the data of such a file changed.
 """
 
 from __future__ import annotations
@@ -14,13 +18,23 @@ from reprlib import repr as short  # a damaged value may be a megabyte long
 from typing import Any, Final
 
 from mtptools import __version__
-from mtptools.checkpoint import Checkpoint
+from mtptools.checkpoint import Checkpoint, File
 from mtptools.containers.safetensors import parse_json
 from mtptools.errors import CorruptError
 from mtptools.plan import Plan
 from mtptools.tokens import tokenizer_facts
 
-__all__ = ["KEY_PREFIX", "RECEIPT_KEY", "SCHEMA", "build", "inside", "load_beside", "load_inside", "receipt_path"]
+__all__ = [
+    "KEY_PREFIX",
+    "RECEIPT_KEY",
+    "SCHEMA",
+    "build",
+    "identity",
+    "inside",
+    "load_beside",
+    "load_inside",
+    "receipt_path",
+]
 
 SCHEMA: Final = 1
 KEY_PREFIX: Final = "mtptools."
@@ -32,21 +46,34 @@ def receipt_path(out: Path, folder: bool) -> Path:
     return out / FOLDER_NAME if folder else out.with_name(out.name + ".receipt.json")
 
 
+def identity(file: File) -> tuple[int, str]:
+    """Size of a weight file, and sha256 of what stands before its data."""
+    with open(file.path, "rb") as handle:
+        return file.size, hashlib.sha256(handle.read(file.header)).hexdigest()
+
+
 def _sources(plan: Plan) -> list[dict[str, Any]]:
     out = []
     for item in plan.inputs:
         ckpt = item.checkpoint
-        files = []
-        for file in ckpt.files:
-            with open(file.path, "rb") as handle:
-                digest = hashlib.sha256(handle.read(file.header)).hexdigest()
-            files.append({"name": file.path.name, "bytes": file.size, "header_sha256": digest})
+        files = [_file(file, file.path.name) for file in ckpt.files]
         out.append({"label": item.label, "name": ckpt.path.resolve().name, "dialect": ckpt.dialect, "files": files})
     return out
 
 
+def _file(file: File, name: str) -> dict[str, Any]:
+    size, digest = identity(file)
+    return {"name": name, "bytes": size, "header_sha256": digest}
+
+
+def _linked(plan: Plan) -> list[dict[str, Any]]:
+    files = {file.path: file for item in plan.inputs for file in item.checkpoint.files}
+    return [_file(files[file.linked], file.name) for file in plan.files if file.linked is not None]
+
+
 def build(plan: Plan, digests: Mapping[str, str], head_sha256: Mapping[str, str]) -> dict[str, Any]:
-    """The full receipt. `digests` is xxh3-128 per output tensor, `head_sha256` sha256 per tensor of the head."""
+    """The full receipt. `digests` is xxh3-128 per written tensor, `head_sha256` sha256 per tensor of the head."""
+    linked = {entry.name for file in plan.files if file.linked is not None for entry in file.entries}
     return {
         "schema": SCHEMA,
         "tool": "mtptools",
@@ -55,6 +82,7 @@ def build(plan: Plan, digests: Mapping[str, str], head_sha256: Mapping[str, str]
         "sources": _sources(plan),
         "changes": plan.to_json()["changes"],
         "facts": list(plan.facts),
+        "linked": _linked(plan),
         "tensors": [
             {
                 "name": entry.name,
@@ -63,8 +91,8 @@ def build(plan: Plan, digests: Mapping[str, str], head_sha256: Mapping[str, str]
                 "from": list(entry.names) if len(entry.names) <= 4 else [entry.names[0], "...", entry.names[-1]],
                 "type": entry.codec,
                 "bytes_pass": entry.passes,
-                "xxh3_128": digests[entry.name],
             }
+            | ({"linked": True} if entry.name in linked else {"xxh3_128": digests[entry.name]})
             | ({"sha256": head_sha256[entry.name]} if entry.name in head_sha256 else {})
             for entry in plan.entries
         ],
@@ -110,8 +138,13 @@ def load_beside(ckpt: Checkpoint) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     record = _checked(parse_json(path.read_bytes(), path), path)
-    if not _rows(record.get("tensors"), name=str, xxh3_128=str, bytes_pass=bool):
+    rows = record.get("tensors")
+    if not _rows(rows, name=str, bytes_pass=bool):
         raise _not_ours("tensors", path)
+    if not _rows([row for row in rows or () if row.get("linked") is not True], xxh3_128=str):
+        raise _not_ours("xxh3_128", path)
+    if not _rows(record.setdefault("linked", []), name=str, bytes=int, header_sha256=str):
+        raise _not_ours("linked", path)
     return record
 
 

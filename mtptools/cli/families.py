@@ -9,31 +9,23 @@ from mtptools.cli.output import emit, table
 
 __all__ = ["command"]
 
+COLUMNS = ("name", "title", "gguf_arch", "depth_field", "head_prefix", "concat", "tap", "recycle", "decoder")
 
-@click.command(epilog=examples("mtptools families", "mtptools families --json"))
+
+@click.command(epilog=examples("mtptools families", "mtptools families -v", "mtptools families --json"))
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print docs/families.md.")
 @output_options
-def command(as_json: bool, quiet: bool, verbose: bool) -> None:
-    """List the known architectures, with their names in each dialect and their wiring."""
-    from mtptools.families import known_families
+def command(as_markdown: bool, as_json: bool, quiet: bool, verbose: bool) -> None:
+    """List the known architectures: names in each dialect, wiring, operations, decoder support."""
+    from mtptools.decoder import FAMILIES
+    from mtptools.families.listing import markdown, rows
 
-    data = [
-        {
-            "name": f.name,
-            "title": f.title,
-            "gguf_arch": f.gguf_arch,
-            "hf_types": list(f.hf_types),
-            "depth_field": ", ".join(f.hf_depth),
-            "head_prefix": f.hf_head,
-            "head_roles": [role.name for role in f.head],
-            "concat": f.wiring.concat,
-            "tap": f.wiring.tap,
-            "recycle": f.wiring.recycle,
-            "evidence": f.wiring.evidence,
-        }
-        for f in known_families()
-    ]
-    columns = ("name", "title", "gguf_arch", "depth_field", "head_prefix", "concat", "tap", "recycle")
-    text = table([[row[c] for c in columns] for row in data], header=columns)
+    data = rows(FAMILIES)
+    if as_markdown:
+        emit(data, markdown(FAMILIES).rstrip("\n"), as_json=as_json, quiet=quiet)
+        return
+    cells = [["yes" if row[c] is True else "" if row[c] is False else row[c] for c in COLUMNS] for row in data]
+    text = table(cells, header=COLUMNS)
     if verbose:
-        text += "".join(f"\n\n{row['name']}: {row['evidence']}" for row in data)
+        text += "".join(f"\n\n{row['name']}: {'; '.join(row['operations'])}\n  {row['evidence']}" for row in data)
     emit(data, text, as_json=as_json, quiet=quiet)

@@ -141,8 +141,19 @@ def mla(at: str) -> tuple[Role, ...]:
     at = f"{at}self_attn."
     rank, head = "kv_lora_rank", "n_heads*qk_nope_head_dim+n_heads*qk_rope_head_dim"
     kv_b = f"{at}kv_b_proj.weight"
-    k_b = Role("attn_k_b.weight", ("n_heads", rank, "qk_nope_head_dim"), (Source(kv_b, "k_of_kv_b"),))
-    v_b = Role("attn_v_b.weight", ("n_heads", "v_head_dim", rank), (Source(kv_b, "v_of_kv_b"),))
+    # mlx-lm takes kv_b apart as llama.cpp does, under names of its own (models/mla.py).
+    k_b = Role(
+        "attn_k_b.weight",
+        ("n_heads", rank, "qk_nope_head_dim"),
+        (Source(kv_b, "k_of_kv_b"),),
+        mlx=(Source(f"{at}embed_q.weight"), Source(kv_b, "k_of_kv_b")),
+    )
+    v_b = Role(
+        "attn_v_b.weight",
+        ("n_heads", "v_head_dim", rank),
+        (Source(kv_b, "v_of_kv_b"),),
+        mlx=(Source(f"{at}unembed_out.weight"), Source(kv_b, "v_of_kv_b")),
+    )
     return (
         matrix("attn_q.weight", (head, HIDDEN), f"{at}q_proj.weight", when="!q_lora_rank"),
         matrix("attn_q_a.weight", ("q_lora_rank", HIDDEN), f"{at}q_a_proj.weight", when="q_lora_rank"),

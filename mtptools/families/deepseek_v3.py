@@ -24,6 +24,7 @@ FAMILY: Final = Family(
     hf_head="^layers.{n}.",
     fields={**MLA, **SHARED_EXPERTS},
     layers="dense_first",
+    mlx="drops",
     gguf_pre="deepseek-v3",
     wiring=Wiring(
         concat="eh",

@@ -26,9 +26,9 @@ GQA: Final = {
 }
 
 # GGUF states the sizes of multi-head latent attention twice: as it is run (one key-value head of rank + rope), and
-# with `_mla` as it is meant.
+# with `_mla` as it is meant. The number of key-value heads means nothing here: HF repeats the heads', GGUF says 1.
 MLA: Final = {
-    **COMMON,
+    **{name: field for name, field in COMMON.items() if name != "n_kv_heads"},
     "q_lora_rank": Field(("q_lora_rank",), ("attention.q_lora_rank",), 0),
     "kv_lora_rank": Field(("kv_lora_rank",), ("attention.kv_lora_rank",)),
     "qk_nope_head_dim": Field(("qk_nope_head_dim",), ("attention.key_length_mla - rope.dimension_count",)),

@@ -24,6 +24,7 @@ FAMILY: Final = Family(
     hf_head="^layers.{n}.",
     fields={**GQA, **SHARED_EXPERTS},
     layers="dense_first",
+    mlx="drops",
     gguf_pre="glm4",
     wiring=Wiring(
         concat="eh",

@@ -76,6 +76,7 @@ FAMILY: Final = Family(
     expected={"hidden_act": "silu", "attn_output_gate": True, "mtp_use_dedicated_embeddings": False},
     fields=FIELDS,
     layers="hybrid",
+    mlx="drafts",
     gguf_pre="qwen35",
     wiring=WIRING,
     trunk={

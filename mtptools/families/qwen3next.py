@@ -40,6 +40,7 @@ FAMILY: Final = replace(
     hf_ignored=(),
     hf_depth=("num_nextn_predict_layers",),
     depth_stated=False,
+    mlx="breaks",
     gguf_pre="qwen2",
     expected={"hidden_act": "silu"},
     fields={

@@ -133,6 +133,8 @@ class Family:
     ships         False: releases declare a head and ship none
     not_a_head    marks of what is no MTP head though it stands under the head's names
     gguf_head     False: llama.cpp has no MTP graph for the architecture
+    mlx           what MLX's runtimes do with the head beside a converted trunk: "drafts" with it, "drops" it, or
+                  "breaks": the trunk no longer loads. mlx-lm 0.32.2 and mlx-vlm 0.7.10, run or read
     gguf_pre      llama.cpp's name of the pre-tokenizer, for whole-checkpoint conversion
     generic       True: no architecture is known; roles are GGUF's own names, and nothing about them is checked
     """
@@ -156,4 +158,5 @@ class Family:
     not_a_head: tuple[Sign, ...] = ()
     gguf_head: bool = True
     gguf_pre: str = ""
+    mlx: Literal["drafts", "drops", "breaks", "unknown"] = "unknown"
     generic: bool = False

@@ -130,6 +130,19 @@ def _gguf(
     )
 
 
+def _require_reader(trunk: Checkpoint, facts: list[str]) -> None:
+    """Refuse an MLX trunk that would not load any more; say so where no MLX runtime drafts from the head."""
+    family = trunk.family
+    if family.mlx == "breaks":
+        raise InputError(
+            f"MLX no longer loads a {family.title} checkpoint that has a head in it",
+            where=trunk.path,
+            hint="mtptools convert DONOR -o head --to mlx writes the head into a folder of its own",
+        )
+    if family.mlx != "drafts":
+        facts.append(f"no MLX runtime is known to draft from a head of {family.title}: its trunk loads as before")
+
+
 def _default_type(trunk: Checkpoint, heads: Sequence[Head]) -> tuple[str, str]:
     """Type of the matrices of a head that has no GGUF type yet, and why."""
     if not is_quantized(trunk):
@@ -154,6 +167,8 @@ def _require_block(trunk: Checkpoint, heads: Sequence[Head]) -> None:
 
 
 def _hf(trunk: Checkpoint, donor: Checkpoint, heads: list[Head], style: Style, facts: list[str], *, link: bool) -> Plan:
+    if trunk.dialect == "mlx":
+        _require_reader(trunk, facts)
     head = head_entries(donor, heads, trunk, 0, style)
     loose = unindexed(trunk)
     facts += loose_facts(loose)

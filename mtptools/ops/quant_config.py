@@ -1,141 +1,201 @@
-"""HF quantization_config and the head: which entry keeps a loader from expecting quantized head weights.
+"""HF quantization_config and the head, module by module: what breaks a loader, and the entries that mend it.
 
-One row per method, with its source. A head that was never quantized must be named in the list the method reads,
-or loaders look for scales that are not there, or drop its weights silently (facts: vLLM 0.33 and SGLang 0.5.23
-loaders; vllm#41994, vllm#53387, sglang#35797).
+A head that stays float on a quantized trunk must be named in the list its method reads; one that is quantized must
+not. The rules are data (`quant_methods`); how runtimes read them is `quant_match`, what a module is `quant_modules`,
+the edits are `quant_cover`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any, Literal
 
-from mtptools.errors import CorruptError
 from mtptools.families import Family
+from mtptools.ops.quant_cover import cover, cover_modelopt, entries_for
+from mtptools.ops.quant_match import Lists
+from mtptools.ops.quant_methods import METHODS, UNLOADABLE
+from mtptools.ops.quant_modules import Module, experts_of, fused_groups, head_modules
+from mtptools.ops.quant_places import (
+    Place,
+    built,
+    knows_method,
+    lists_of,
+    model_types,
+    of_type,
+    places,
+    switched_off,
+    unknown_methods,
+)
+from mtptools.quantized import COMPANIONS
 
 __all__ = [
     "COMPANIONS",
     "METHODS",
-    "Exclusion",
+    "Module",
+    "Row",
+    "cover",
     "cover_head",
     "cover_in_modelopt",
+    "cover_modelopt",
     "covers_head",
+    "head_modules",
+    "judge",
     "knows_method",
+    "unknown_methods",
 ]
-
-# Names of the tensors that stand beside quantized values: they belong to a role and are none of their own.
-COMPANIONS: Final = (
-    ".scale", ".input_scale", ".weight_scale", ".weight_scale_2", ".weight_scale_inv", ".weight_zero_point",
-    ".weight_shape", ".weight_g_idx", ".weight_packed", ".qweight", ".qzeros", ".scales", ".g_idx", ".biases",
-    ".k_scale", ".v_scale", "rope_freqs.weight",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Exclusion:
-    """`key` of quantization_config holds the excluded modules; `entry` is what a grafted head adds for `{head}`.
+class Row:
+    """A finding: what is wrong, the evidence, what to type or edit. A "warning" is worked around by some runtime."""
 
-    also     other keys that mean the same
-    table    True: `key` is a map whose keys are "-:" + regular expression (GPTQModel's dynamic)
-    fusion   False: loaders take the fusion as float whatever the list says
+    what: str
+    evidence: str
+    fix: str
+    level: Literal["error", "warning"] = "error"
+
+
+def _some(modules: Sequence[Module], limit: int = 3) -> str:
+    """The names, experts as one, in a line."""
+    names = list(
+        dict.fromkeys(f"{e}.*" if (e := experts_of(m.name)) not in (None, m.name) else m.name for m in modules)
+    )
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+
+
+def judge(config: Mapping[str, Any], modelopt: Mapping[str, Any] | None, modules: Sequence[Module]) -> list[Row]:
+    """Findings about the head's modules in config.json and, where it is there, hf_quant_config.json.
+
+    Nothing is said of a method that is not known (`unknown_methods`), or where nothing is quantized. Raises
+    CorruptError for a list that is none.
     """
-
-    key: str
-    entry: str
-    also: tuple[str, ...] = ()
-    table: bool = False
-    fusion: bool = True
-    source: str = ""
-
-
-METHODS: Final[Mapping[str, Exclusion]] = {
-    "compressed-tensors": Exclusion("ignore", "re:^{head}.*", source="vLLM compressed_tensors utils, re: prefix"),
-    "fp8": Exclusion("modules_to_not_convert", "{head}", source="transformers FineGrainedFP8Config; vLLM fp8"),
-    "modelopt": Exclusion(
-        "ignore", "{head}*", ("exclude_modules",), fusion=False, source="ModelOpt, fnmatch; vLLM and SGLang on mtp.fc"
-    ),
-    "gptq": Exclusion("dynamic", "-:.*{head}.*", table=True, source="GPTQModel dynamic; Qwen GPTQ-Int4 releases"),
-    "awq": Exclusion("modules_to_not_convert", "{head}", source="AutoAWQ config; vLLM awq"),
-    "quark": Exclusion("exclude", "{head}*", source="AMD Quark export; sglang#36158"),
-}
+    found = places(config, modelopt)
+    types, switch = model_types(config), switched_off(config)
+    out = list(_stored(modules, found, types)) if found else []
+    if switch is not None:
+        wrong = [m for m in modules if m.quantized]
+        if wrong:
+            what = f"{len(wrong)} module(s) of the head are quantized, and {switch} says that the head is float"
+            out.append(Row(what, f"{_some(wrong)}; config.json {switch}", f"take {switch} out of config.json"))
+        return out
+    for place in found:
+        out += _listed(place, modules, types)
+    return out
 
 
-def _head_name(family: Family) -> str:
-    return family.hf_head.rstrip(".")
+def _stored(modules: Sequence[Module], found: Sequence[Place], types: Sequence[str]) -> Iterator[Row]:
+    """What no list can mend: matrices that runtimes join, stored half quantized."""
+    held = [m for m in modules if not any(built(m, place, types) for place in found if not m.quantized)]
+    groups = [(name, parts) for name, _, parts in fused_groups(held)]
+    groups += [(e, tuple(m for m in modules if experts_of(m.name) == e)) for e in _experts(modules)]
+    for name, parts in groups:
+        floats = [m for m in parts if not m.quantized]
+        if 0 < len(floats) < len(parts):
+            yield Row(
+                f"{name} is stored half quantized: runtimes build it whole",
+                f"float: {_some(floats)}; quantized: {_some([m for m in parts if m.quantized])}",
+                "take the head from one release: mtptools strip, then mtptools graft",
+            )
 
 
-def _config(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    quant = config.get("quantization_config")
-    return quant if isinstance(quant, dict) else None
+def _experts(modules: Sequence[Module]) -> list[str]:
+    return list(dict.fromkeys(e for m in modules if (e := experts_of(m.name)) is not None))
+
+
+def _listed(place: Place, modules: Sequence[Module], types: Sequence[str]) -> Iterator[Row]:
+    lists = lists_of(place, types)
+    key = place.key
+    float_missing, tolerated, out_wrongly, unbuilt, elsewhere = (list[Module]() for _ in range(5))
+    for module in modules:
+        row, verdicts = built(module, place, types), lists.verdicts(module.name)
+        if module.quantized:
+            if any(verdicts):
+                out_wrongly.append(module)
+            elif row is not None:
+                (unbuilt if row.everywhere else elsewhere).append(module)
+        elif not all(verdicts):
+            if row is None or not row.everywhere:
+                float_missing.append(module)
+            elif not row.silent:
+                tolerated.append(module)
+    if float_missing:
+        add = ", ".join(map(repr, entries_for(place, lists, modules, types)[:3]))
+        yield Row(
+            f"{len(float_missing)} float module(s) of the head are listed as quantized ({place.method})",
+            f"{_some(float_missing)}: not left out by {key}",
+            f"add {add} to {key}",
+        )
+    if tolerated:
+        row = built(tolerated[0], place, types)
+        yield Row(
+            f"{_some(tolerated)} is float, and listed as quantized ({place.method})",
+            f"not left out by {key}; {row.source if row is not None else ''}",
+            f"add {tolerated[0].name!r} to {key}",
+            "warning",
+        )
+    if out_wrongly:
+        yield Row(
+            f"{len(out_wrongly)} quantized module(s) of the head are left out ({place.method})",
+            f"{_some(out_wrongly)}; {key} leaves them out, so their scales are not read",
+            f"take the entry out of {key}, or graft a float head",
+        )
+    for wrong, level in ((unbuilt, "error"), (elsewhere, "warning")):
+        row = built(wrong[0], place, types) if wrong else None
+        if row is not None:
+            yield Row(
+                f"{len(wrong)} quantized module(s) of the head are built float"
+                + " by some runtimes" * (level != "error"),
+                f"{_some(wrong)}; {row.source}",
+                "take a head in which they are float",
+                "error" if level == "error" else "warning",
+            )
+    yield from _one_by_one(lists, key, modules, place)
+    for refusal in UNLOADABLE:
+        floats = [m for m in modules if not m.quantized and built(m, place, types) is None]
+        if floats and of_type(types, refusal.types) and place.method in refusal.methods:
+            yield Row(refusal.what, f"{_some(floats)}; {refusal.source}", "graft the release's own head", "warning")
+
+
+def _one_by_one(lists: Lists, key: str, modules: Sequence[Module], place: Place) -> Iterator[Row]:
+    """Parts of a fused matrix named one by one: a runtime that asks for the whole finds nothing, and says nothing."""
+    if not lists.rule.fused:
+        return
+    for name, _, parts in fused_groups(modules):
+        left = not any(m.quantized for m in parts) and all(all(lists.verdicts(m.name)) for m in parts)
+        if left and not all(lists.verdicts(name)):
+            yield Row(
+                f"{' and '.join(m.name.rpartition('.')[2] for m in parts)} are named one by one ({place.method}): "
+                f"SGLang asks for {name.rpartition('.')[2]}, and drops their weights without a word",
+                f"{key} has no entry that {name} matches (accepted length exactly 1, sglang#35797)",
+                f"add a pattern for the whole head to {key}, or {name!r}",
+            )
+
+
+# Until their callers pass modules: the same for a family whose names start with a plain prefix.
+
+
+def _guessed(family: Family, config: Mapping[str, Any]) -> list[Module]:
+    head = family.hf_head.rstrip(".")
+    if "{" in head or "^" in head:
+        return []
+    names = [f"{head}.layers.0.self_attn.q_proj"]
+    methods = [place.method for place in places(config, None)]
+    return [Module(name, False) for name in (names if "modelopt" in methods else [*names, f"{head}.fc"])]
 
 
 def covers_head(config: Mapping[str, Any], family: Family) -> bool | None:
-    """Does quantization_config exclude the head? None: there is no such config, or its method is not known."""
-    quant = _config(config)
-    rule = METHODS.get(str(quant.get("quant_method"))) if quant is not None else None
-    if quant is None or rule is None:
+    """Is a float head left out? None: nothing is quantized, or it is not known. `judge` knows better."""
+    found, modules = places(config, None), _guessed(family, config)
+    if not found or not modules:
         return None
-    stated = [item for key in (rule.key, *rule.also) for item in _items(quant.get(key))]
-    modules = [f"{_head_name(family)}.layers.0.self_attn.q_proj"]
-    modules += [f"{_head_name(family)}.fc"] if rule.fusion else []
-    return all(any(_matches(item, name) for item in stated) for name in modules)
-
-
-def _items(value: object) -> list[str]:
-    """Entries of an exclusion list or table. Raises CorruptError for anything else."""
-    if value is None:
-        return []
-    if not isinstance(value, list | dict):
-        raise CorruptError(
-            f"quantization_config excludes {value!r}, which is neither a list nor a table",
-            where="config.json",
-            hint="take config.json from the release again",
-        )
-    return [str(item) for item in value]
-
-
-def _matches(item: str, module: str) -> bool:
-    for mark in ("re:", "-:"):
-        if item.startswith(mark):
-            try:
-                return re.match(item[len(mark) :], module) is not None
-            except re.error:
-                return False
-    stem = item.rstrip("*").rstrip(".")
-    return module == stem or module.startswith(stem + ".") or fnmatchcase(module, item)
-
-
-def knows_method(config: Mapping[str, Any]) -> bool:
-    """Is it known how this config excludes modules? True when nothing is quantized."""
-    quant = config.get("quantization_config")
-    return quant is None or (isinstance(quant, dict) and str(quant.get("quant_method")) in METHODS)
+    lists = [lists_of(place, model_types(config)) for place in found]
+    return all(any(each.verdicts(m.name)) for each in lists for m in modules)
 
 
 def cover_head(config: dict[str, Any], family: Family, facts: list[str]) -> dict[str, Any]:
-    """config.json whose quantization_config excludes a float head; unchanged when its method is not known."""
-    quant = _config(config)
-    if quant is None or not knows_method(config) or covers_head(config, family):
-        return config
-    rule = METHODS[str(quant.get("quant_method"))]
-    entry = rule.entry.format(head=_head_name(family))
-    changed = dict(quant)
-    for key in (rule.key, *(key for key in rule.also if key in quant)):
-        stated = _items(quant.get(key))
-        changed[key] = {**(quant.get(key) or {}), entry: {}} if rule.table else [*stated, entry]
-    facts.append(f"quantization_config.{rule.key} gains {entry!r}: the head is not quantized")
-    return {**config, "quantization_config": changed}
+    return config if covers_head(config, family) else cover(config, _guessed(family, config), facts)
 
 
 def cover_in_modelopt(tree: Mapping[str, Any], family: Family, facts: list[str]) -> dict[str, Any]:
-    """hf_quant_config.json, ModelOpt's second place for the same list, with the head excluded."""
-    quant = tree.get("quantization")
-    if not isinstance(quant, dict):
-        return dict(tree)
-    stated, entry = _items(quant.get("exclude_modules")), f"{_head_name(family)}*"
-    if any(_matches(item, f"{_head_name(family)}.layers.0.self_attn.q_proj") for item in stated):
-        return dict(tree)
-    facts.append(f"hf_quant_config.json: exclude_modules gains {entry!r}")
-    return {**tree, "quantization": {**quant, "exclude_modules": [*stated, entry]}}
+    return cover_modelopt(tree, {}, _guessed(family, {}), facts)

@@ -61,8 +61,8 @@ def prompts_of(family: str) -> list[list[int]]:
     return [list(prompt["ids"]) for prompt in tree["prompts"][:2]]
 
 
-def grafted(trunk: Path, donor: Path, out: Path, kind: str | None = None) -> Path:
-    write(graft(open_checkpoint(trunk), open_checkpoint(donor), out.name, head_type=kind), out)
+def grafted(trunk: Path, donor: Path, out: Path, kind: str | None = None, allow: tuple[str, ...] = ()) -> Path:
+    write(graft(open_checkpoint(trunk), open_checkpoint(donor), out.name, head_type=kind, allow=allow), out)
     return out
 
 
@@ -138,10 +138,10 @@ def test_acceptance_is_our_decoders(family: str, hf: Path, mlx_trunk: Make, tmp_
 
 @pytest.mark.parametrize("bits", [8, None])
 def test_a_head_right_by_construction(bits: int | None, family: str, mlx_trunk: Make, tmp_path: Path) -> None:
-    """A permutation model whose head works on the state alone: one norm off by one and nothing is accepted."""
+    """Permutation models: a head that works on the state alone, norms of both signs. Off by one, none is accepted."""
     source = tmp_path / "hf"
     load_script("permutation").build(family, source, reads="hidden")
-    out = grafted(mlx_trunk(source, bits), source, tmp_path / "out", "F32")
+    out = grafted(mlx_trunk(source, bits), source, tmp_path / "out", "F32", ("head-norms",))
     prompts = [[5, 6, 7], [100, 200, 300]]
     found, broken = mlx("vlm", out, less_one(out, tmp_path), "--drafts", 1, prompts=prompts)
     assert rate(found) > 0.9

@@ -1,0 +1,204 @@
+"""What the lists of one quantization config say of a module, as each runtime reads them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import translate
+from typing import Any, Final
+
+from mtptools.errors import CorruptError
+from mtptools.ops.quant_methods import SPELLINGS, Method, Reader, Spelling
+from mtptools.ops.quant_modules import experts_of
+
+__all__ = ["Lists", "spellings"]
+
+Predicate = Callable[[str], bool]
+_FLOAT_BITS: Final = 16
+_MARKS: Final = ("re:", "-:", "+:")
+
+
+def _never(_: str) -> bool:
+    return False
+
+
+def _regex(pattern: str, *, full: bool = False) -> Predicate:
+    try:
+        compiled = re.compile(pattern)
+    except re.error:  # runtimes skip it, or fail before any of this matters
+        return _never
+    found = compiled.fullmatch if full else compiled.match
+    return lambda name: found(name) is not None
+
+
+def _equal_or_regex(item: str) -> Predicate:
+    return _regex(item[3:]) if item.startswith("re:") else (lambda name: name == item)
+
+
+def _path(item: str) -> Predicate:
+    inside = f".{item.rstrip('.')}."
+    return lambda name: inside in f".{name}."
+
+
+def _glob(item: str) -> Predicate:
+    match, inside = _regex(translate(item)), _path(item)
+    return lambda name: match(name) or inside(name)
+
+
+def _exact(item: str) -> Predicate:
+    return lambda name: name == item or (experts_of(name) == name and name in item)
+
+
+def _prefix(item: str) -> Predicate:
+    return lambda name: name == item or name.startswith(f"{item}.") or item in name.split(".")
+
+
+def _dynamic(item: str) -> Predicate:
+    return _regex(item[2:] if item.startswith(("-:", "+:")) else item)
+
+
+def _dynamic_mtp(item: str) -> Predicate:
+    """vLLM's Qwen heads: a key "-:" with mtp in it means the whole of them."""
+    match, whole = _dynamic(item), item.startswith("-:") and "mtp" in item
+    return lambda name: match(name) or (whole and "mtp" in name.split("."))
+
+
+def _layers(item: str) -> Predicate:
+    match = _regex(item, full=True)
+    return lambda name: name == item or match(name)
+
+
+def _quark(item: str) -> Predicate:
+    match, glob = _equal_or_regex(item), _regex(translate(item))
+    return lambda name: match(name) or glob(name)
+
+
+_READERS: Final[Mapping[str, Callable[[str], Predicate]]] = {
+    "exact": _exact,
+    "path": _path,
+    "regex": _equal_or_regex,
+    "glob": _glob,
+    "substring": lambda item: lambda name: item in f"{name}.",
+    "prefix": _prefix,
+    "dynamic": _dynamic,
+    "dynamic_mtp": _dynamic_mtp,
+    "layers": _layers,
+    "quark": _quark,
+    "start": lambda item: lambda name: f"{name}.".startswith(f"{item.rstrip('.')}."),
+    "within": lambda item: lambda name: item in name,
+    "targets": lambda item: _equal_or_regex(item) if item.startswith("re:") or "." in item else (lambda _: True),
+}
+
+
+def spellings(name: str, model_types: Sequence[str]) -> Iterator[tuple[str, Spelling]]:
+    """Other names under which a runtime looks `name` up."""
+    for row in SPELLINGS:
+        known = not row.types or any(t.startswith(row.types) for t in model_types)
+        match = re.fullmatch(row.pattern, name) if known else None
+        if match is not None:
+            yield match.expand(row.becomes), row
+
+
+@dataclass(frozen=True)
+class _Entry:
+    item: str
+    out: bool  # leaves the module out; False: gives it a quantization of its own
+    hit: Predicate
+
+
+class Lists:
+    """The lists of one quantization config."""
+
+    def __init__(self, rule: Method, tree: Mapping[str, Any], keys: Sequence[str], where: str, types: Sequence[str]):
+        self.rule, self.tree, self.keys, self.where, self.types = rule, tree, keys, where, types
+        self._only = [
+            [_READERS[only.syntax](item) for item in _members(tree[only.key], only.key, where)]
+            for only in rule.only
+            if tree.get(only.key)
+        ]
+        self._read = [(reader, self._entries(key, reader)) for key in keys for reader in rule.readers]
+
+    def items(self, key: str) -> list[str]:
+        return stated(self.tree.get(key), self.where)
+
+    def _entries(self, key: str, reader: Reader) -> list[_Entry]:
+        table, out = self.tree.get(key), []
+        for item in self.items(key):
+            value = table.get(item) if isinstance(table, dict) else None
+            away = not item.startswith("+:") if reader.syntax != "layers" else _is_float(value)
+            if reader.syntax.startswith("dynamic"):
+                away = item.startswith("-:")
+            out.append(_Entry(item, away, _READERS[reader.syntax](item)))
+        # A name counts before an expression, in the one method that has both in a table.
+        return sorted(out, key=lambda e: bool(re.search(r"[*+?^$()\[\]{}|\\]", e.item))) if _by_name(reader) else out
+
+    def verdicts(self, name: str) -> list[bool]:
+        """Is the module left out? One answer for each list, reader and spelling."""
+        if any(not any(hit(name) for hit in only) for only in self._only):
+            return [True]
+        out = [self._out(entries, reader, name) for reader, entries in self._read]
+        for other, row in spellings(name, self.types):
+            for (reader, entries), first in zip(self._read, tuple(out), strict=False):
+                plain = [e for e in entries if not e.item.startswith(_MARKS)] if row.mapped else []
+                out.append((first and self._out(plain, reader, name)) or self._out(entries, reader, other))
+        return out
+
+    def _out(self, entries: Sequence[_Entry], reader: Reader, name: str) -> bool:
+        fused = experts_of(name)
+        if fused is None:
+            return _first(entries, name)
+        if reader.experts == "fused":
+            return _first(entries, fused)
+        own = _first(entries, f"{name}.0.gate_proj" if name == fused else name)
+        if reader.experts == "both":
+            return own and _first(entries, fused)
+        return own or _first(entries, fused)
+
+    def touching(self, item: str, names: Sequence[str]) -> bool:
+        """Does this entry, alone, leave any of the modules out for any reader?"""
+        for reader in self.rule.readers:
+            entry = [_Entry(item, True, _READERS[reader.syntax](item))]
+            loose = Reader(reader.syntax)
+            if any(self._out(entry, loose, name) for name in names):
+                return True
+        return False
+
+
+def _by_name(reader: Reader) -> bool:
+    return reader.syntax == "layers"
+
+
+def _first(entries: Sequence[_Entry], name: str) -> bool:
+    return next((e.out for e in entries if e.hit(name)), False)
+
+
+def _is_float(value: object) -> bool:
+    bits = value.get("bits") if isinstance(value, dict) else None
+    return isinstance(bits, int) and bits >= _FLOAT_BITS
+
+
+def stated(value: object, where: str) -> list[str]:
+    """Entries of a list or table. Raises CorruptError for anything else."""
+    if value is None:
+        return []
+    if not isinstance(value, list | dict):
+        raise CorruptError(
+            f"the modules left out are {value!r}, which is neither a list nor a table",
+            where=where,
+            hint="take the file from the release again",
+        )
+    return [str(item) for item in value]
+
+
+def _members(value: object, key: str, where: str) -> list[str]:
+    """Entries of a list of what is quantized: names, comma-separated names, lists of them, keys, or targets."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",")]
+    if key == "config_groups" and isinstance(value, dict):
+        groups = [group for group in value.values() if isinstance(group, dict)]
+        return [item for group in groups for item in stated(group.get("targets"), where)]
+    flat: list[str] = []
+    for item in value if isinstance(value, list) else stated(value, where):
+        flat += stated(item, where) if isinstance(item, list) else [str(item)]
+    return flat
