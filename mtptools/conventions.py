@@ -40,11 +40,12 @@ def _same(values: Array) -> Array:
 
 
 def _neg_exp(values: Array) -> Array:
-    return -np.exp(values)
+    # In float64 and rounded once: numpy's float32 exponential is off by a bit where torch's, the converter's, is not.
+    return (-np.exp(values.astype(np.float64))).astype(np.float32)
 
 
 def _log_neg(values: Array) -> Array:
-    return np.log(-values)
+    return np.log(-values.astype(np.float64)).astype(np.float32)
 
 
 _ONE: Final = np.float32(1)

@@ -23,22 +23,39 @@ __all__ = ["command"]
 @click.option("--to", required=True, type=click.Choice(["hf", "gguf", "mlx"]), help="Dialect of the output.")
 @click.option("--head-only", is_flag=True, help="The head alone, also where the whole checkpoint could be converted.")
 @click.option("--bare", is_flag=True, help="Without the embedding, final norm and output matrix it shares.")
-@click.option("--head-type", metavar="TYPE", help="Type of the head's matrices, e.g. BF16 or Q8_0.")
+@click.option(
+    "--outtype",
+    type=click.Choice(["F32", "BF16", "F16", "Q8_0"], case_sensitive=False),
+    default="BF16",
+    show_default=True,
+    help="Type of a whole checkpoint's matrices.",
+)
+@click.option("--head-type", metavar="TYPE", help="Type of the matrices of a head alone, e.g. BF16 or Q8_0.")
 @click.option("--norm-type", metavar="TYPE", help="Type of the head's norms in safetensors, e.g. F32.")
 @click.option("--experts", type=click.Choice(["single", "fused"]), help="Layout of the head's experts in HF.")
 @click.option("--lossless", is_flag=True, help="Refuse when any bit of the head could not be had back.")
 @writing_options
-def command(source: Path, to: Any, bare: bool, head_only: bool, lossless: bool, writing: Writing, **style: Any) -> int:
+def command(
+    source: Path, to: Any, bare: bool, head_only: bool, outtype: Any, lossless: bool, writing: Writing, **style: Any
+) -> int:
     """Take a head to another dialect: Hugging Face, GGUF or MLX.
 
-    SOURCE is a sidecar or a checkpoint with its head. Of a checkpoint the head alone is converted.
+    SOURCE is a sidecar or a checkpoint with its head, of which the head is converted. A whole Hugging Face checkpoint
+    of Qwen3.5, GLM-4.5 or DeepSeek-V3 becomes a whole GGUF, its head included, unless --head-only is given.
     """
     from mtptools.checkpoint import open_checkpoint
     from mtptools.cli.verifying import static_check
     from mtptools.cli.writing import carry_out
+    from mtptools.head import is_sidecar
     from mtptools.ops.convert import convert_head
+    from mtptools.ops.convert_gguf import convert_gguf, converts_whole
     from mtptools.ops.render import Style
 
-    asked = Style.asked(style["head_type"], style["norm_type"], style["experts"])
-    plan = convert_head(open_checkpoint(source), writing.out.name, to, asked, bare=bare, lossless=lossless)
+    ckpt = open_checkpoint(source)
+    alone = head_only or bare or lossless or any(style.values())
+    if to == "gguf" and converts_whole(ckpt) and not alone and not is_sidecar(ckpt):
+        plan = convert_gguf(ckpt, writing.out.name, outtype=outtype)
+    else:
+        asked = Style.asked(style["head_type"], style["norm_type"], style["experts"])
+        plan = convert_head(ckpt, writing.out.name, to, asked, bare=bare, lossless=lossless)
     return carry_out(plan, writing, static_check if writing.verify else None)

@@ -15,14 +15,20 @@ __all__ = [
     "attention",
     "deltanet",
     "dense_ffn",
+    "dsa_indexer",
+    "fusion",
     "gated_attention",
     "globals_of",
     "matrix",
     "mla",
     "moe",
     "norm",
+    "numbered_experts",
+    "private",
+    "qwen_fusion",
     "qwen_moe",
     "sandwich",
+    "shared_expert",
     "v3_fusion",
 ]
 
@@ -74,32 +80,55 @@ def globals_of(
     )
 
 
+def fusion(
+    eh: str, enorm: str, hnorm: str, last: str, values: str = "plain", *, last_name: str = "nextn.shared_head_norm.weight"
+) -> tuple[Role, ...]:
+    """The fusion matrix, its two norms, and the norm before the output matrix, wherever HF keeps them.
+
+    last_name  what GGUF calls the last one
+    """
+    return (
+        matrix("nextn.eh_proj.weight", (HIDDEN, f"2*{HIDDEN}"), eh),
+        norm("nextn.enorm.weight", (HIDDEN,), enorm, values),
+        norm("nextn.hnorm.weight", (HIDDEN,), hnorm, values),
+        norm(last_name, (HIDDEN,), last, values),
+    )
+
+
+def private(embed: str = "", output: str = "") -> tuple[Role, ...]:
+    """A head's own embedding and output matrix; "" where releases have none, then only a GGUF may."""
+    names = (("embed_tokens", embed, "embedding", "token_embd"), ("shared_head_head", output, "output", "output"))
+    return tuple(
+        Role(
+            f"nextn.{name}.weight",
+            ("vocab_size", HIDDEN),
+            (Source(hf),) if hf else (),
+            kind,
+            required=False,
+            borrows=f"{trunk}.weight",
+        )
+        for name, hf, kind, trunk in names
+    )
+
+
 def v3_fusion(at: str, *, embed: str = "", output: str = "", values: str = "plain") -> tuple[Role, ...]:
     """Fusion, norm and private matrices under the names of DeepSeek-V3.
 
     embed, output  HF names of a private embedding and output matrix, "" where the family has none
     """
     return (
-        matrix("nextn.eh_proj.weight", (HIDDEN, f"2*{HIDDEN}"), f"{at}eh_proj.weight"),
-        norm("nextn.enorm.weight", (HIDDEN,), f"{at}enorm.weight", values),
-        norm("nextn.hnorm.weight", (HIDDEN,), f"{at}hnorm.weight", values),
-        norm("nextn.shared_head_norm.weight", (HIDDEN,), f"{at}shared_head.norm.weight", values),
-        Role(
-            "nextn.embed_tokens.weight",
-            ("vocab_size", HIDDEN),
-            (Source(embed),) if embed else (),
-            "embedding",
-            required=False,
-            borrows="token_embd.weight",
+        *fusion(
+            f"{at}eh_proj.weight", f"{at}enorm.weight", f"{at}hnorm.weight", f"{at}shared_head.norm.weight", values
         ),
-        Role(
-            "nextn.shared_head_head.weight",
-            ("vocab_size", HIDDEN),
-            (Source(output),) if output else (),
-            "output",
-            required=False,
-            borrows="output.weight",
-        ),
+        *private(embed, output),
+    )
+
+
+def qwen_fusion(values: str) -> tuple[Role, ...]:
+    """Fusion and norm under the names of Qwen3-Next, whose head has them once, outside of its layers."""
+    return (
+        *fusion("~fc.weight", "~pre_fc_norm_embedding.weight", "~pre_fc_norm_hidden.weight", "~norm.weight", values),
+        *private(),
     )
 
 
@@ -164,6 +193,22 @@ def mla(at: str) -> tuple[Role, ...]:
         k_b,
         v_b,
         matrix("attn_output.weight", (HIDDEN, "n_heads*v_head_dim"), f"{at}o_proj.weight"),
+    )
+
+
+def dsa_indexer(at: str, *, required: bool = True) -> tuple[Role, ...]:
+    """The indexer of DeepSeek Sparse Attention, which picks the positions that latent attention looks at."""
+    at = f"{at}self_attn.indexer."
+    size = "index_head_dim"
+    return (
+        matrix("indexer.attn_q_b.weight", (f"index_n_heads*{size}", "q_lora_rank"), f"{at}wq_b.weight", required=required),
+        matrix("indexer.attn_k.weight", (size, HIDDEN), f"{at}wk.weight", required=required),
+        norm("indexer.k_norm.weight", (size,), f"{at}k_norm.weight", required=required),
+        matrix("indexer.k_norm.bias", (size,), f"{at}k_norm.bias", kind="vector", required=required),
+        # Small and exact in GGUF, as a router is.
+        matrix(
+            "indexer.proj.weight", ("index_n_heads", HIDDEN), f"{at}weights_proj.weight", kind="router", required=required
+        ),
     )
 
 
@@ -241,4 +286,23 @@ def moe(at: str, *, bias: str = "gate.e_score_correction_bias") -> tuple[Role, .
         matrix("ffn_gate_shexp.weight", (size, HIDDEN), f"{shared}gate_proj.weight", when=when),
         matrix("ffn_up_shexp.weight", (size, HIDDEN), f"{shared}up_proj.weight", when=when),
         matrix("ffn_down_shexp.weight", (HIDDEN, size), f"{shared}down_proj.weight", when=when),
+    )
+
+
+def numbered_experts(at: str, width: str = HIDDEN) -> tuple[Role, ...]:
+    """Routed experts one by one, as w1 (gate), w3 (up) and w2 (down); `width` is what goes in and comes out."""
+    inner = "moe_intermediate_size"
+    table = (("gate", "w1", (inner, width)), ("up", "w3", (inner, width)), ("down", "w2", (width, inner)))
+    return tuple(
+        Role(f"ffn_{name}_exps.weight", ("n_experts", *shape), (Source(f"{at}experts.{{e}}.{w}.weight", "stack_experts"),))
+        for name, w, shape in table
+    )
+
+
+def shared_expert(at: str, size: str) -> tuple[Role, ...]:
+    """Shared experts as one, ungated; `at` ends in what HF calls them."""
+    return (
+        matrix("ffn_gate_shexp.weight", (size, HIDDEN), f"{at}gate_proj.weight"),
+        matrix("ffn_up_shexp.weight", (size, HIDDEN), f"{at}up_proj.weight"),
+        matrix("ffn_down_shexp.weight", (HIDDEN, size), f"{at}down_proj.weight"),
     )

@@ -79,7 +79,7 @@ def mismatches(trunk: Checkpoint, donor: Checkpoint) -> list[Mismatch]:
                 f"donor {right_tokens.size} tokens {right_tokens.digest[:12]}",
             )
         )
-    if not knows_method(trunk.config):
+    if trunk.dialect == "hf" and not knows_method(trunk.config):
         out.append(
             Mismatch(
                 "quantization-method",

@@ -158,7 +158,7 @@ QWEN35: Final = (
 QWEN3NEXT: Final = (*BASE, *GROUPED, *DELTANET, *MOE, *SHARED_GATED)
 
 
-def _grouped_experts(groups: int | None, used: int | None, scale: float) -> tuple[Key, ...]:
+def _grouped_experts(groups: int, used: int, scale: float) -> tuple[Key, ...]:
     """Defaults of the configuration class: groups, groups used, and the factor of the experts' sum."""
     return (
         Key("expert_group_count", "u32", _stated("n_group", default=groups)),

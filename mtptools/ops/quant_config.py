@@ -107,10 +107,11 @@ def _listed(place: Place, modules: Sequence[Module], types: Sequence[str]) -> It
     lists = lists_of(place, types)
     key = place.key
     float_missing, tolerated, out_wrongly, unbuilt, elsewhere = (list[Module]() for _ in range(5))
+    unseen: dict[str, list[Module]] = {}
     for module in modules:
         row, verdicts = built(module, place, types), lists.verdicts(module.name)
         if module.quantized:
-            if any(verdicts):
+            if any(verdicts) or any(out for out, _ in lists.renamed(module.name)):
                 out_wrongly.append(module)
             elif row is not None:
                 (unbuilt if row.everywhere else elsewhere).append(module)
@@ -119,6 +120,17 @@ def _listed(place: Place, modules: Sequence[Module], types: Sequence[str]) -> It
                 float_missing.append(module)
             elif not row.silent:
                 tolerated.append(module)
+        elif row is None or not row.everywhere:
+            for spelling in [row for out, row in lists.renamed(module.name) if not out]:
+                unseen.setdefault(spelling.source, []).append(module)
+    for source, missed in unseen.items():
+        add = ", ".join(map(repr, entries_for(place, lists, missed, types)[:3]))
+        yield Row(
+            f"{len(missed)} float module(s) of the head are left out under a name that one runtime does not use",
+            f"{_some(missed)}; {key}: {source}",
+            f"add {add} to {key}",
+            "warning",
+        )
     if float_missing:
         add = ", ".join(map(repr, entries_for(place, lists, modules, types)[:3]))
         yield Row(

@@ -32,32 +32,38 @@ def entries_for(place: Place, lists: Lists, modules: Sequence[Module], types: Se
     def needed(module: Module) -> bool:
         row = built(module, place, types)
         freed = row is not None and row.everywhere and row.silent
-        return not module.quantized and not freed and not all(lists.verdicts(module.name))
+        return not module.quantized and not freed and not lists.leaves_out(module.name)
 
     wanted = [m for m in modules if needed(m)]
     for name, _, parts in fused_groups(modules) if rule.fused else ():
-        if not any(m.quantized for m in parts) and not all(lists.verdicts(name)):
+        if not any(m.quantized for m in parts) and not lists.leaves_out(name):
             wanted += [Module(name, False), *(m for m in parts if m not in wanted)]
+
+    def others(name: str) -> list[str]:
+        return [other for other, row in spellings(name, types, place.method) if row.rewrite is None]
+
     if not rule.tree:
         names = [experts_of(m.name) or m.name for m in wanted]
-        names += [other for name in names for other, row in spellings(name, types) if not row.mapped]
-        return list(dict.fromkeys(names))
+        return list(dict.fromkeys([*names, *(other for name in names for other in others(name))]))
     trees, leaves = lift(wanted, [m for m in modules if m.quantized])
-    literal = [row.entry for row in LITERALS if of_type(types, row.types) and rule.value is None]
-    out: list[str] = []
-    for names, templates in ((trees, (*rule.tree, *literal)), (leaves, rule.leaf)):
-        for name in names:
-            others = [other for other, row in spellings(name, types) if not row.mapped]
-            out += [_entry(template, n) for template in templates for n in (name, *others)]
+    literal = [row.entry for row in LITERALS if of_type(types, row.types) and place.keys[0] in row.keys]
+    out = [_entry(t, n) for name in trees for t in (*rule.tree, *literal) for n in (name, *others(name))]
+    out += [_entry(t, n) for name in leaves for t in rule.leaf for n in (name, *others(name))]
+    experts = [experts_of(m.name) for m in wanted] if rule.experts else []
+    out += [rule.experts.format(name=name) for name in experts if name is not None]
     return list(dict.fromkeys(out))
 
 
 def _entry(template: str, name: str) -> str:
     if experts_of(name) == name:  # runtimes ask for the fused experts themselves, too
-        template = template.replace(r"{tail}\.", "{tail}").replace("{name}.", "{name}")
+        for key in ("{tail}", "{stem}"):
+            template = template.replace(rf"{key}\.", key)
+        template = template.replace("{name}.", "{name}")
     tail = tail_of(name)
+    layer = re.match(r"layers\.\d+(?=\.|$)", tail) if f"model.{tail}" in name else None
+    stem = f"model.{layer[0]}{re.escape(tail[layer.end() :])}" if layer is not None else re.escape(tail)
     at = "^" if name == tail and tail.startswith("mtp") else ".*"
-    return template.format(name=name, tail=re.escape(tail), at=at)
+    return template.format(name=name, plain=tail, tail=re.escape(tail), stem=stem, at=at)
 
 
 def _of_the_head(item: str, roots: set[str]) -> bool:

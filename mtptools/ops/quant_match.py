@@ -9,14 +9,13 @@ from fnmatch import translate
 from typing import Any, Final
 
 from mtptools.errors import CorruptError
-from mtptools.ops.quant_methods import SPELLINGS, Method, Reader, Spelling
+from mtptools.ops.quant_methods import METHODS, SPELLINGS, Reader, Spelling
 from mtptools.ops.quant_modules import experts_of
 
 __all__ = ["Lists", "spellings"]
 
 Predicate = Callable[[str], bool]
 _FLOAT_BITS: Final = 16
-_MARKS: Final = ("re:", "-:", "+:")
 
 
 def _never(_: str) -> bool:
@@ -34,6 +33,11 @@ def _regex(pattern: str, *, full: bool = False) -> Predicate:
 
 def _equal_or_regex(item: str) -> Predicate:
     return _regex(item[3:]) if item.startswith("re:") else (lambda name: name == item)
+
+
+def _suffix(item: str) -> Predicate:
+    equal = _equal_or_regex(item)
+    return lambda name: equal(name) or (not item.startswith("re:") and name.endswith(f".{item}"))
 
 
 def _path(item: str) -> Predicate:
@@ -78,6 +82,7 @@ _READERS: Final[Mapping[str, Callable[[str], Predicate]]] = {
     "exact": _exact,
     "path": _path,
     "regex": _equal_or_regex,
+    "suffix": _suffix,
     "glob": _glob,
     "substring": lambda item: lambda name: item in f"{name}.",
     "prefix": _prefix,
@@ -91,13 +96,19 @@ _READERS: Final[Mapping[str, Callable[[str], Predicate]]] = {
 }
 
 
-def spellings(name: str, model_types: Sequence[str]) -> Iterator[tuple[str, Spelling]]:
+def spellings(name: str, model_types: Sequence[str], method: str) -> Iterator[tuple[str, Spelling]]:
     """Other names under which a runtime looks `name` up."""
     for row in SPELLINGS:
-        known = not row.types or any(t.startswith(row.types) for t in model_types)
-        match = re.fullmatch(row.pattern, name) if known else None
+        model = not row.types or any(t.startswith(row.types) for t in model_types)
+        match = re.fullmatch(row.pattern, name) if model and method in (row.methods or (method,)) else None
         if match is not None:
             yield match.expand(row.becomes), row
+
+
+def _rewritten(item: str, row: Spelling) -> str:
+    if row.rewrite is None or (row.start and not item.startswith(row.rewrite[0])):
+        return item
+    return item.replace(*row.rewrite)
 
 
 @dataclass(frozen=True)
@@ -110,39 +121,57 @@ class _Entry:
 class Lists:
     """The lists of one quantization config."""
 
-    def __init__(self, rule: Method, tree: Mapping[str, Any], keys: Sequence[str], where: str, types: Sequence[str]):
-        self.rule, self.tree, self.keys, self.where, self.types = rule, tree, keys, where, types
+    def __init__(
+        self, method: str, tree: Mapping[str, Any], keys: Sequence[str], where: str, types: Sequence[str]
+    ) -> None:
+        rule = METHODS[method]
+        self.method, self.rule, self.tree, self.keys, self.where, self.types = method, rule, tree, keys, where, types
         self._only = [
             [_READERS[only.syntax](item) for item in _members(tree[only.key], only.key, where)]
             for only in rule.only
             if tree.get(only.key)
         ]
-        self._read = [(reader, self._entries(key, reader)) for key in keys for reader in rule.readers]
+        self._read = self._readers(None)
+        self._renamed: dict[Spelling, list[tuple[Reader, list[_Entry]]]] = {}
 
     def items(self, key: str) -> list[str]:
         return stated(self.tree.get(key), self.where)
 
-    def _entries(self, key: str, reader: Reader) -> list[_Entry]:
+    def _readers(self, row: Spelling | None) -> list[tuple[Reader, list[_Entry]]]:
+        return [(reader, self._entries(key, reader, row)) for key in self.keys for reader in self.rule.readers]
+
+    def _entries(self, key: str, reader: Reader, row: Spelling | None) -> list[_Entry]:
         table, out = self.tree.get(key), []
         for item in self.items(key):
             value = table.get(item) if isinstance(table, dict) else None
             away = not item.startswith("+:") if reader.syntax != "layers" else _is_float(value)
             if reader.syntax.startswith("dynamic"):
                 away = item.startswith("-:")
-            out.append(_Entry(item, away, _READERS[reader.syntax](item)))
+            seen = item if row is None else _rewritten(item, row)
+            out.append(_Entry(item, away, _READERS[reader.syntax](seen)))
         # A name counts before an expression, in the one method that has both in a table.
         return sorted(out, key=lambda e: bool(re.search(r"[*+?^$()\[\]{}|\\]", e.item))) if _by_name(reader) else out
 
+    def _outside(self, name: str) -> bool:
+        """Is it not among what is quantized at all?"""
+        return any(not any(hit(name) for hit in only) for only in self._only)
+
     def verdicts(self, name: str) -> list[bool]:
-        """Is the module left out? One answer for each list, reader and spelling."""
-        if any(not any(hit(name) for hit in only) for only in self._only):
+        """Is the module left out? One answer for each list and reader, by the checkpoint's name."""
+        if self._outside(name):
             return [True]
-        out = [self._out(entries, reader, name) for reader, entries in self._read]
-        for other, row in spellings(name, self.types):
-            for (reader, entries), first in zip(self._read, tuple(out), strict=False):
-                plain = [e for e in entries if not e.item.startswith(_MARKS)] if row.mapped else []
-                out.append((first and self._out(plain, reader, name)) or self._out(entries, reader, other))
-        return out
+        return [self._out(entries, reader, name) for reader, entries in self._read]
+
+    def renamed(self, name: str) -> Iterator[tuple[bool, Spelling]]:
+        """The same for each other name a runtime has for it."""
+        for other, row in () if self._outside(name) else spellings(name, self.types, self.method):
+            if row not in self._renamed:
+                self._renamed[row] = self._readers(row)
+            yield all(self._out(entries, reader, other) for reader, entries in self._renamed[row]), row
+
+    def leaves_out(self, name: str) -> bool:
+        """Do all lists, readers and spellings leave it out?"""
+        return all(self.verdicts(name)) and all(out for out, _ in self.renamed(name))
 
     def _out(self, entries: Sequence[_Entry], reader: Reader, name: str) -> bool:
         fused = experts_of(name)

@@ -3,7 +3,8 @@
 A head is loaded module by module. A float module that a list does not name is built quantized, and its weights do not
 fit or are dropped without a word; a quantized one that a list names is built float. Every row has its source.
 Placeholders of entries: `{name}` a module or a tree of modules as the checkpoint spells it, `{tail}` the same from
-`mtp` or `layers.N` on, escaped for a regular expression, `{at}` what stands before `{tail}` ("^" or ".*").
+`mtp` or `layers.N` on, escaped for a regular expression, `{stem}` the same with `model.layers.N` in plain text (which
+runtimes that rename layers replace in the lists), `{plain}` not escaped, `{at}` what stands before ("^" or ".*").
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ __all__ = [
     "Literally", "Method", "Only", "Reader", "Spelling", "Switch", "Unloadable",
 ]  # fmt: skip
 
-Syntax = Literal["exact", "path", "regex", "glob", "substring", "prefix", "dynamic", "dynamic_mtp", "layers", "quark"]
+Syntax = Literal[
+    "exact", "path", "regex", "suffix", "glob", "substring", "prefix", "dynamic", "dynamic_mtp", "layers", "quark"
+]
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Method:
     value    what stands behind an entry, in a method whose list is a table
     first    an entry counts before those after it
     fused    a fused matrix must be named too: it is not looked up by its parts
+    experts  what names the experts beside an entry that takes them in with others
     """
 
     keys: tuple[str, ...]
@@ -59,6 +63,7 @@ class Method:
     first: bool = False
     only: tuple[Only, ...] = ()
     fused: bool = False
+    experts: str = ""
 
     @property
     def key(self) -> str:
@@ -68,20 +73,25 @@ class Method:
     def entry(self) -> str:
         """The first entry for a whole tree, with `{head}` in the name's place."""
         template = (self.tree or self.leaf)[0]
-        return template.replace("{at}", "").replace("{tail}", "{head}").replace("{name}", "{head}")
+        return (
+            template.replace("{at}", "")
+            .replace("{stem}", "{head}")
+            .replace("{tail}", "{head}")
+            .replace("{name}", "{head}")
+        )
 
 
 METHODS: Final[Mapping[str, Method]] = {
     "compressed-tensors": Method(
         ("ignore",),
-        (Reader("regex", "both"),),
-        tree=(r"re:{at}{tail}\..*",),
-        leaf=("re:{at}{tail}$",),
+        (Reader("regex", "both"), Reader("suffix", "fused")),
+        tree=(r"re:{at}{stem}\..*",),
+        leaf=("re:{at}{stem}$",),
         only=(Only("config_groups", "targets"),),
         fused=True,
         source="compressed-tensors 0.20 match_name: equal, or re.match behind re:. vLLM 0.33 asks for the first expert "
-        "of fused experts and wants all parts of a fused matrix alike; SGLang 0.5.23 asks for the fused names "
-        "(sglang#35797, #36786; experts vllm#41994; mtp.fc vllm#53387)",
+        "of fused experts and wants all parts of a fused matrix alike; SGLang 0.5.23 asks for the fused names, a plain "
+        "entry may be the end of one (sglang#35797, #36786; experts vllm#41994; mtp.fc vllm#53387)",
     ),
     "fp8": Method(
         ("modules_to_not_convert", "ignored_layers"),
@@ -128,8 +138,9 @@ METHODS: Final[Mapping[str, Method]] = {
     "quark": Method(
         ("exclude",),
         (Reader("quark"),),
-        tree=("{name}.*", r"re:.*{tail}\..*"),
-        leaf=("{name}", "re:.*{tail}$"),
+        tree=("{name}.*", r"re:{at}{stem}\..*"),
+        leaf=("{name}", "re:{at}{stem}$"),
+        experts="{name}.*",
         fused=True,
         source="AMD Quark export: fnmatch; vLLM: equal or re:, experts by any of their names (vllm#48226); SGLang "
         "takes the head as float when mtp.* or its experts are excluded (sglang#36158, #38870, #39317)",
@@ -240,41 +251,59 @@ BUILT: Final = (
 
 @dataclass(frozen=True)
 class Spelling:
-    """Under which other name a runtime looks a module up. `mapped`: plain entries are renamed with it."""
+    """Under which other name a runtime looks a module up, and whether it rewrites the lists with it.
+
+    pattern  of the name; `becomes` the other one
+    rewrite  text in entries that the runtime replaces, "" for none; `start` only where an entry begins with it
+    """
 
     pattern: str
     becomes: str
     source: str
     types: tuple[str, ...] = ()
-    mapped: bool = False
+    methods: tuple[str, ...] = ()
+    rewrite: tuple[str, str] | None = None
+    start: bool = False
 
 
 SPELLINGS: Final = (
     Spelling(
         r"(.*layers\.\d+)\.((?:self_attn|mlp|moe|share_expert)\b.*)",
         r"\1.mtp_block.\2",
-        "vLLM step3p5_mtp (vllm#44087)",
+        "vLLM step3p5_mtp looks for mtp_block (vllm#44087)",
         types=("step3",),
     ),
     Spelling(
         r"model\.language_model\.(.*)",
         r"language_model.model.\1",
-        "vLLM multimodal wrappers rename plain entries, not expressions",
-        mapped=True,
+        "vLLM renames the plain entries of a multimodal wrapper, not its expressions",
+        rewrite=("model.language_model.", "language_model.model."),
+        start=True,
+    ),
+    Spelling(
+        r"(.*)model\.layers\.61\.((?:self_attn|mlp)\b.*)",
+        r"\1model.decoder.\2",
+        "SGLang 0.5.23 deepseek_nextn replaces the text model.layers.61 by model.decoder, in the lists as well",
+        types=("deepseek_v3", "kimi_k2"),
+        methods=("compressed-tensors", "fp8", "modelopt", "quark"),
+        rewrite=("model.layers.61", "model.decoder"),
     ),
 )
 
 
 @dataclass(frozen=True)
 class Literally:
-    """An entry that must be there word for word for a tree, beside the method's own."""
+    """An entry that must be there word for word for a tree, beside the method's own, in one of the lists `keys`."""
 
     entry: str
     types: tuple[str, ...]
+    keys: tuple[str, ...]
     source: str
 
 
-LITERALS: Final = (Literally("{name}.*", ("glm5_next",), "SGLang GLM5Next looks for model.layers.N.*"),)
+LITERALS: Final = (
+    Literally("model.{plain}.*", ("glm5_next",), ("ignore",), "SGLang 0.5.23 glm5_next_nextn compares with ignore"),
+)
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def knows_method(config: Mapping[str, Any]) -> bool:
 
 
 def lists_of(place: Place, types: Sequence[str]) -> Lists:
-    return Lists(place.rule, place.tree, place.keys, place.where, types)
+    return Lists(place.method, place.tree, place.keys, place.where, types)
 
 
 def model_types(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from mtptools.hparams import HParams
 from mtptools.ops.convert_gguf import OutType, convert_gguf
 from mtptools.ops.extract import strip
 from mtptools.ops.trunk_values import trunk_tensors
+from mtptools.ops.validate import validate
 from mtptools.views import computed
 from mtptools.writer import write
 from tests.conftest import FIXTURES
@@ -103,6 +104,7 @@ def test_equals_the_converter_on_trained_models(hf: Path, full: Path, tmp_path: 
     assert decays
     assert ours == theirs
     assert metadata(out) == metadata(full)
+    assert not validate(open_checkpoint(out)).findings
 
 
 def test_rows_that_are_no_whole_blocks_become_f16(tmp_path: Path) -> None:
