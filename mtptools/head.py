@@ -223,6 +223,8 @@ def head_layers(ckpt: Checkpoint) -> tuple[int, ...]:
             found.add(int(numbers["d"]))
         elif "n" in numbers:
             found.add(int(numbers["n"]) - ckpt.hparams.n_layers)
+        elif not marks:  # no name counts heads: there is one (Nemotron-3, whose names count its physical layers)
+            found.add(0)
         else:
             rest = name[match.end() :]
             found |= {int(m[1]) for mark in marks if (m := re.match(re.escape(mark) + r"(\d+)\.", rest))}

@@ -65,6 +65,7 @@ class HParams:
     o_groups: int = 0
     hc_mult: int = 0
     moe_latent_size: int = 0
+    expert_hidden_size: int = 0
 
     def size(self, expression: str | int) -> int:
         """The value of a size expression: sums of products of numbers and field names, "2*n_heads*head_dim"."""
@@ -143,7 +144,8 @@ def hf_hparams(family: Family, config: Mapping[str, Any], where: object) -> HPar
     return _built(
         family,
         values,
-        _count(text.get("num_hidden_layers"), "num_hidden_layers", where, MAX_LAYERS + 1),
+        # LongCat-Flash says num_layers.
+        _count(text.get("num_hidden_layers", text.get("num_layers")), "num_hidden_layers", where, MAX_LAYERS + 1),
         _depth(declared_depth(family, config), where),
         _count(text.get("vocab_size"), "vocab_size", where),
         _tied(config, text, where),

@@ -36,6 +36,6 @@ def recoded(source: Tensor, codec: str, values: tuple[str, str] | None) -> Itera
             raise CodecError(
                 f"a value of {np.abs(rows[np.isfinite(rows)]).max():.3g} does not fit F16",
                 where=source.name,
-                hint="--head-type BF16",
+                hint="another type: --head-type BF16 for a head, --outtype BF16 for a whole checkpoint",
             )
         yield encode(rows, codec)

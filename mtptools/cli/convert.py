@@ -30,13 +30,22 @@ __all__ = ["command"]
     show_default=True,
     help="Type of a whole checkpoint's matrices.",
 )
+@click.option("--pre", metavar="NAME", help="llama.cpp's name of the pre-tokenizer, where tokenizer.json does not tell.")
 @click.option("--head-type", metavar="TYPE", help="Type of the matrices of a head alone, e.g. BF16 or Q8_0.")
 @click.option("--norm-type", metavar="TYPE", help="Type of the head's norms in safetensors, e.g. F32.")
 @click.option("--experts", type=click.Choice(["single", "fused"]), help="Layout of the head's experts in HF.")
 @click.option("--lossless", is_flag=True, help="Refuse when any bit of the head could not be had back.")
 @writing_options
 def command(
-    source: Path, to: Any, bare: bool, head_only: bool, outtype: Any, lossless: bool, writing: Writing, **style: Any
+    source: Path,
+    to: Any,
+    bare: bool,
+    head_only: bool,
+    outtype: Any,
+    pre: str | None,
+    lossless: bool,
+    writing: Writing,
+    **style: Any,
 ) -> int:
     """Take a head to another dialect: Hugging Face, GGUF or MLX.
 
@@ -54,7 +63,7 @@ def command(
     ckpt = open_checkpoint(source)
     alone = head_only or bare or lossless or any(style.values())
     if to == "gguf" and converts_whole(ckpt) and not alone and not is_sidecar(ckpt):
-        plan = convert_gguf(ckpt, writing.out.name, outtype=outtype)
+        plan = convert_gguf(ckpt, writing.out.name, outtype=outtype, pre=pre)
     else:
         asked = Style.asked(style["head_type"], style["norm_type"], style["experts"])
         plan = convert_head(ckpt, writing.out.name, to, asked, bare=bare, lossless=lossless)

@@ -16,6 +16,7 @@ __all__ = [
     "deltanet",
     "dense_ffn",
     "dsa_indexer",
+    "experts",
     "fusion",
     "gated_attention",
     "globals_of",
@@ -81,7 +82,13 @@ def globals_of(
 
 
 def fusion(
-    eh: str, enorm: str, hnorm: str, last: str, values: str = "plain", *, last_name: str = "nextn.shared_head_norm.weight"
+    eh: str,
+    enorm: str,
+    hnorm: str,
+    last: str,
+    values: str = "plain",
+    *,
+    last_name: str = "nextn.shared_head_norm.weight",
 ) -> tuple[Role, ...]:
     """The fusion matrix, its two norms, and the norm before the output matrix, wherever HF keeps them.
 
@@ -201,13 +208,19 @@ def dsa_indexer(at: str, *, required: bool = True) -> tuple[Role, ...]:
     at = f"{at}self_attn.indexer."
     size = "index_head_dim"
     return (
-        matrix("indexer.attn_q_b.weight", (f"index_n_heads*{size}", "q_lora_rank"), f"{at}wq_b.weight", required=required),
+        matrix(
+            "indexer.attn_q_b.weight", (f"index_n_heads*{size}", "q_lora_rank"), f"{at}wq_b.weight", required=required
+        ),
         matrix("indexer.attn_k.weight", (size, HIDDEN), f"{at}wk.weight", required=required),
         norm("indexer.k_norm.weight", (size,), f"{at}k_norm.weight", required=required),
         matrix("indexer.k_norm.bias", (size,), f"{at}k_norm.bias", kind="vector", required=required),
         # Small and exact in GGUF, as a router is.
         matrix(
-            "indexer.proj.weight", ("index_n_heads", HIDDEN), f"{at}weights_proj.weight", kind="router", required=required
+            "indexer.proj.weight",
+            ("index_n_heads", HIDDEN),
+            f"{at}weights_proj.weight",
+            kind="router",
+            required=required,
         ),
     )
 
@@ -239,7 +252,7 @@ def dense_ffn(at: str, size: str = "intermediate_size") -> tuple[Role, ...]:
     )
 
 
-def _experts(at: str, *, single: bool) -> tuple[Role, ...]:
+def experts(at: str, *, single: bool) -> tuple[Role, ...]:
     """Routed experts, one by one or fused in 3-D; MLX stacks them under `switch_mlp`.
 
     single  True: releases hold them one by one, and so they are written
@@ -265,7 +278,7 @@ def qwen_moe(at: str, *, single: bool = False) -> tuple[Role, ...]:
     shared, size = f"{at}shared_expert.", "shared_expert_intermediate_size"
     return (
         matrix("ffn_gate_inp.weight", ("n_experts", HIDDEN), f"{at}gate.weight", kind="router"),
-        *_experts(at, single=single),
+        *experts(at, single=single),
         # [1, hidden] in HF and in files of current converters, [hidden] in older files; llama.cpp takes both.
         matrix("ffn_gate_inp_shexp.weight", (1, HIDDEN), f"{at}shared_expert_gate.weight", kind="router"),
         matrix("ffn_gate_shexp.weight", (size, HIDDEN), f"{shared}gate_proj.weight"),
@@ -282,7 +295,7 @@ def moe(at: str, *, bias: str = "gate.e_score_correction_bias") -> tuple[Role, .
     return (
         matrix("ffn_gate_inp.weight", ("n_experts", HIDDEN), f"{at}gate.weight", kind="router"),
         Role("exp_probs_b.bias", ("n_experts",), (Source(f"{at}{bias}"),), "vector", f32=True),
-        *_experts(at, single=True),
+        *experts(at, single=True),
         matrix("ffn_gate_shexp.weight", (size, HIDDEN), f"{shared}gate_proj.weight", when=when),
         matrix("ffn_up_shexp.weight", (size, HIDDEN), f"{shared}up_proj.weight", when=when),
         matrix("ffn_down_shexp.weight", (HIDDEN, size), f"{shared}down_proj.weight", when=when),
@@ -294,7 +307,11 @@ def numbered_experts(at: str, width: str = HIDDEN) -> tuple[Role, ...]:
     inner = "moe_intermediate_size"
     table = (("gate", "w1", (inner, width)), ("up", "w3", (inner, width)), ("down", "w2", (width, inner)))
     return tuple(
-        Role(f"ffn_{name}_exps.weight", ("n_experts", *shape), (Source(f"{at}experts.{{e}}.{w}.weight", "stack_experts"),))
+        Role(
+            f"ffn_{name}_exps.weight",
+            ("n_experts", *shape),
+            (Source(f"{at}experts.{{e}}.{w}.weight", "stack_experts"),),
+        )
         for name, w, shape in table
     )
 

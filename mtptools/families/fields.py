@@ -6,7 +6,7 @@ from typing import Final
 
 from mtptools.families.spec import Field
 
-__all__ = ["COMMON", "GENERIC", "GQA", "MLA", "MOE", "SHARED_EXPERTS"]
+__all__ = ["COMMON", "GENERIC", "GQA", "INDEXER", "MLA", "MOE", "SHARED_EXPERTS"]
 
 COMMON: Final = {
     "hidden_size": Field(("hidden_size",), ("embedding_length",)),
@@ -47,6 +47,12 @@ SHARED_EXPERTS: Final = {
     **MOE,
     "n_shared_experts": Field(("n_shared_experts",), ("expert_shared_count",), 0),
     "first_dense": Field(("first_k_dense_replace",), ("leading_dense_block_count",), 0),
+}
+
+# Sparse attention: the indexer that picks positions.
+INDEXER: Final = {
+    "index_n_heads": Field(("index_n_heads",), ("attention.indexer.head_count",)),
+    "index_head_dim": Field(("index_head_dim",), ("attention.indexer.key_length",)),
 }
 
 # What every GGUF states in the same words, none of it required: enough to compare two files of one architecture.

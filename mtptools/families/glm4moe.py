@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from mtptools.families.blocks import attention, dense_ffn, globals_of, moe, sandwich, v3_fusion
@@ -22,7 +23,7 @@ FAMILY: Final = Family(
     hf_ignored=("model.visual.", "visual."),
     hf_depth=("num_nextn_predict_layers",),
     hf_head="^layers.{n}.",
-    fields={**GQA, **SHARED_EXPERTS},
+    fields={**GQA, **SHARED_EXPERTS, "partial_rotary": replace(GQA["partial_rotary"], default=0.5)},
     layers="dense_first",
     mlx="drops",
     gguf_pre="glm4",

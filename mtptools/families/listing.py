@@ -43,7 +43,9 @@ def operations(family: Family) -> list[str]:
         return ["validate"]
     out = ["extract", "strip", "graft", "validate", "convert to hf"]
     if family.gguf_arch:
-        out.append("convert to gguf" if family.gguf_head else "convert to gguf (llama.cpp keeps it and does not run it)")
+        out.append(
+            "convert to gguf" if family.gguf_head else "convert to gguf (llama.cpp keeps it and does not run it)"
+        )
     if family.mlx != "breaks":
         out.append("convert to mlx" if family.mlx == "drafts" else "convert to mlx (no runtime drafts from it)")
     if family.gguf_pre and "all" in family.trunk and family.layers != "unknown":

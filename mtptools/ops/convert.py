@@ -9,9 +9,9 @@ from mtptools.checkpoint import Checkpoint
 from mtptools.errors import UsageError
 from mtptools.head import Found, Head, find_trunk, trunk_layers
 from mtptools.ops.declare import changes_between, hf_with_depth, to_json_bytes
-from mtptools.ops.donor import complete_head
+from mtptools.ops.donor import complete_head, renamed
 from mtptools.ops.exact import require_lossless, statement
-from mtptools.ops.render import Place, Style, gguf_entries, gguf_entry, named, safetensors_entries
+from mtptools.ops.render import Place, Style, as_stored, gguf_entries, gguf_entry, named, safetensors_entries
 from mtptools.ops.sidecar import gguf_metadata, hf_config
 from mtptools.plan import Dropped, Entry, Input, OutFile, Plan, SideFile
 
@@ -82,6 +82,12 @@ def _safetensors(
     lead = prefix if family.hf_head.startswith("^") else ""
     layers = tuple(lead + family.hf_head.removeprefix("^").format(d=d, n=n + d) for d in range(len(heads)))
     place = Place(to, family, source.hparams, prefix, layers)
+    if source.dialect != "gguf" and any(role.scheme for role in family.head):
+        # MLX reads such a head as it is released, codes, scales and names.
+        return [
+            *named(source, shared, place, style, label="source"),
+            *as_stored(source, renamed(source, place), None, "source"),
+        ]
     return [
         *named(source, shared, place, style, label="source"),
         *safetensors_entries(source, heads, place, style, label="source"),

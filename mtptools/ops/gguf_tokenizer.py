@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -172,6 +173,9 @@ def _special(folder: Path, tokens: Sequence[str], named: Mapping[str, str], path
     """Merges, ids of special tokens, what is added to a text, chat templates: as gguf-py reads and names them."""
     from gguf import GGUFWriter, SpecialVocab
 
+    log = logging.getLogger("gguf.vocab")
+    if not log.handlers:  # its warnings are for a converter's log; what matters of them is refused below
+        log.addHandler(logging.NullHandler())
     try:
         special = SpecialVocab(folder, load_merges=True)
         keys = GGUFWriter(None, "")

@@ -45,6 +45,16 @@ def _path(item: str) -> Predicate:
     return lambda name: inside in f".{name}."
 
 
+def _path_experts(item: str) -> Predicate:
+    match, exact = _path(item), _exact(item)
+    return lambda name: match(name) or exact(name)
+
+
+def _parts(item: str) -> Predicate:
+    match = _regex(item.replace(".", r"\.").replace("*", ".*"), full=True)
+    return lambda name: match(name) or any(match(part) for part in name.split("."))
+
+
 def _glob(item: str) -> Predicate:
     match, inside = _regex(translate(item)), _path(item)
     return lambda name: match(name) or inside(name)
@@ -81,10 +91,12 @@ def _quark(item: str) -> Predicate:
 _READERS: Final[Mapping[str, Callable[[str], Predicate]]] = {
     "exact": _exact,
     "path": _path,
+    "path_experts": _path_experts,
     "regex": _equal_or_regex,
     "suffix": _suffix,
     "glob": _glob,
-    "substring": lambda item: lambda name: item in f"{name}.",
+    "parts": _parts,
+    "substring": lambda item: lambda name: item in name,
     "prefix": _prefix,
     "dynamic": _dynamic,
     "dynamic_mtp": _dynamic_mtp,

@@ -19,8 +19,9 @@ __all__ = [
 ]  # fmt: skip
 
 Syntax = Literal[
-    "exact", "path", "regex", "suffix", "glob", "substring", "prefix", "dynamic", "dynamic_mtp", "layers", "quark"
-]
+    "exact", "path", "path_experts", "regex", "suffix", "glob", "parts", "substring", "prefix", "dynamic",
+    "dynamic_mtp", "layers", "quark",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -95,17 +96,18 @@ METHODS: Final[Mapping[str, Method]] = {
     ),
     "fp8": Method(
         ("modules_to_not_convert", "ignored_layers"),
-        (Reader("exact", "fused"), Reader("path", "fused")),
+        (Reader("exact", "fused"), Reader("path_experts", "fused")),
         source="vLLM Fp8Config: ignored_layers, else modules_to_not_convert; is_layer_skipped compares whole names, "
         "those of fused experts as a part. SGLang: whole components of the path (sglang#23467)",
     ),
     "modelopt": Method(
         ("ignore", "exclude_modules"),
-        (Reader("glob"),),
+        (Reader("glob"), Reader("parts")),
         tree=("{name}*",),
         only=(Only("quantized_layers", "start"),),
         source="vLLM ModelOptQuantConfigBase.is_layer_excluded: equal, part, fnmatch; config.json says ignore, "
-        "hf_quant_config.json exclude_modules. SGLang: * in a full match. quantized_layers: MIXED_PRECISION",
+        "hf_quant_config.json exclude_modules. SGLang 0.5.23: * in a full match, of the name or one "
+        "of its parts. quantized_layers: MIXED_PRECISION",
     ),
     "gptq": Method(
         ("dynamic",),
@@ -321,7 +323,12 @@ class Switch:
 
 
 SWITCHES: Final = (
-    Switch("mtp_quant_algo", ("BF16", "FP16"), ("hy_v4",), "vLLM hy_v4_mtp: absent or NONE is the trunk's method"),
+    Switch(
+        "mtp_quant_algo",
+        ("BF16", "FP16"),
+        ("hy_v4", "hyv4", "hunyuan_v4"),
+        "vLLM hy_v4_mtp: absent or NONE is the trunk's method",
+    ),
     Switch("disable_quant_module", ("mtp",), ("longcat",), "vLLM and SGLang longcat_flash_mtp", member=True),
 )
 

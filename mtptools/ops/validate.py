@@ -140,8 +140,12 @@ def validate(ckpt: Checkpoint) -> Result:
 def _head_line(ckpt: Checkpoint, family: Family) -> str:
     depth, there = ckpt.hparams.depth, head_names(ckpt)
     declared = f"{depth} MTP layer(s) declared" if depth else "none declared"
+    if not family.ships:
+        declared += " (its releases ship none)"
+    elif not depth and not family.depth_stated:
+        declared = "not declared, as in its releases"
     if ckpt.known == "config":
         return f"{family.title}: {declared}; no weights and no index to look at"
-    if not depth and not there:
+    if not depth and not there and family.depth_stated:
         return f"{family.title}: no head: none is declared and none is there"
     return f"{family.title}: {declared}, {len(head_layers(ckpt))} there in {len(there)} tensors"

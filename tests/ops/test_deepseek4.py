@@ -150,6 +150,15 @@ def test_sidecar_keeps_codes_and_scales(head: Checkpoint, tmp_path: Path) -> Non
     assert {name: out[name].read() for name in out} == {name: head[name].read() for name in head}
 
 
+def test_mlx_takes_it_as_it_is_released(head: Checkpoint, tmp_path: Path) -> None:
+    """mlx-vlm reads FP4 codes as mxfp4 words and FP8 as mxfp8: the same bytes under another type."""
+    there = made(convert_head(head, "m", "mlx", Style(), bare=True, lossless=True), tmp_path / "m")
+    assert there.dialect == "mlx"
+    assert {name: there[name].read() for name in there} == {name: head[name].read() for name in head}
+    back = made(convert_head(there, "b", "hf", Style(), bare=True, lossless=True), tmp_path / "b")
+    assert {name: back[name].read() for name in back} == {name: head[name].read() for name in head}
+
+
 def test_dspark_is_refused(tmp_path: Path) -> None:
     releases.write_folder("deepseek-v4-flash-0731-dspark", tmp_path)
     with pytest.raises(InputError, match="DSpark"):
