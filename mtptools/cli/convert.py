@@ -30,7 +30,9 @@ __all__ = ["command"]
     show_default=True,
     help="Type of a whole checkpoint's matrices.",
 )
-@click.option("--pre", metavar="NAME", help="llama.cpp's name of the pre-tokenizer, where tokenizer.json does not tell.")
+@click.option(
+    "--pre", metavar="NAME", help="llama.cpp's name of the pre-tokenizer, where tokenizer.json does not tell."
+)
 @click.option("--head-type", metavar="TYPE", help="Type of the matrices of a head alone, e.g. BF16 or Q8_0.")
 @click.option("--norm-type", metavar="TYPE", help="Type of the head's norms in safetensors, e.g. F32.")
 @click.option("--experts", type=click.Choice(["single", "fused"]), help="Layout of the head's experts in HF.")

@@ -104,17 +104,13 @@ def fusion(
 
 def private(embed: str = "", output: str = "") -> tuple[Role, ...]:
     """A head's own embedding and output matrix; "" where releases have none, then only a GGUF may."""
-    names = (("embed_tokens", embed, "embedding", "token_embd"), ("shared_head_head", output, "output", "output"))
+    kinds: tuple[tuple[str, str, Kind, str], ...] = (
+        ("nextn.embed_tokens.weight", embed, "embedding", "token_embd.weight"),
+        ("nextn.shared_head_head.weight", output, "output", "output.weight"),
+    )
     return tuple(
-        Role(
-            f"nextn.{name}.weight",
-            ("vocab_size", HIDDEN),
-            (Source(hf),) if hf else (),
-            kind,
-            required=False,
-            borrows=f"{trunk}.weight",
-        )
-        for name, hf, kind, trunk in names
+        Role(name, ("vocab_size", HIDDEN), (Source(hf),) if hf else (), kind, required=False, borrows=trunk)
+        for name, hf, kind, trunk in kinds
     )
 
 

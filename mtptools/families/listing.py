@@ -58,8 +58,8 @@ def markdown(decodable: Sequence[str]) -> str:
     lines = [
         "# Families",
         "",
-        "Made by `mtptools families --markdown`. One file per family in `mtptools/families/`; a GGUF of an architecture",
-        "that is not here can be moved with `--generic`. What the columns mean: [conventions.md](conventions.md).",
+        "Made by `mtptools families --markdown`. One file per family in `mtptools/families/`; a GGUF of an",
+        "architecture that is not here can be moved with `--generic`. The columns: [conventions.md](conventions.md).",
         "",
         "| family | GGUF | `model_type` | depth | head in HF | norms | order | tap | recycle | decoder |",
         "|---|---|---|---|---|---|---|---|---|---|",

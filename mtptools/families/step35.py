@@ -30,6 +30,8 @@ FAMILY: Final = Family(
     # rope_theta is a list with one entry per layer, and is not read.
     fields={
         **{name: field for name, field in COMMON.items() if name != "rope_theta"},
+        # Left out of Step-3.7's config; what its class says.
+        "norm_eps": replace(COMMON["norm_eps"], default=1e-5),
         "n_heads": Field((f"{OTHER}.num_attention_heads", "num_attention_heads"), ("attention.head_count",)),
         "n_kv_heads": Field(
             (f"{OTHER}.num_attention_groups", "num_attention_groups", "num_key_value_heads"),

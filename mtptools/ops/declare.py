@@ -10,6 +10,7 @@ from typing import Any, Final
 from mtptools.checkpoint import Checkpoint
 from mtptools.containers.gguf import Metadata, split_keys
 from mtptools.containers.gguf_values import ARRAY, SCALARS, STRING, GgufValue, array_value, scalar_value
+from mtptools.containers.safetensors import parse_json
 from mtptools.errors import CorruptError
 from mtptools.families import Family
 from mtptools.families.per_layer import PER_LAYER
@@ -18,15 +19,18 @@ from mtptools.plan import Change
 from mtptools.receipt import KEY_PREFIX
 
 __all__ = [
+    "MODELOPT_FILE",
     "changes_between",
     "gguf_changes",
     "gguf_with_depth",
     "hf_with_depth",
+    "modelopt_config",
     "shard_metadata",
     "stated_by",
     "to_json_bytes",
 ]
 
+MODELOPT_FILE: Final = "hf_quant_config.json"
 _SPLIT: Final = ("split.no", "split.count", "split.tensors.count")
 
 
@@ -120,6 +124,16 @@ def hf_with_depth(config: Mapping[str, Any], family: Family, depth: int) -> dict
     if not stated and family.hf_depth and family.depth_stated and isinstance(text, dict):
         text[family.hf_depth[0]] = depth
     return out
+
+
+def modelopt_config(ckpt: Checkpoint) -> dict[str, Any] | None:
+    """hf_quant_config.json, where ModelOpt says what is quantized; None when there is none."""
+    if ckpt.folder is None or not (path := ckpt.folder / MODELOPT_FILE).is_file():
+        return None
+    tree = parse_json(path.read_bytes(), path)
+    if not isinstance(tree, dict):
+        raise CorruptError("hf_quant_config.json is not an object", where=path, hint="take it from the release again")
+    return tree
 
 
 def to_json_bytes(tree: Mapping[str, Any]) -> bytes:

@@ -9,22 +9,24 @@ from typing import Any
 from mtptools.checkpoint import Checkpoint, File
 from mtptools.codecs import CODECS
 from mtptools.containers.gguf import Metadata
-from mtptools.containers.safetensors import INDEX_NAME, parse_json
+from mtptools.containers.safetensors import INDEX_NAME
 from mtptools.errors import InputError
 from mtptools.head import Head, head_names, trunk_blocks, trunk_layers
 from mtptools.ops.compatible import require_match
 from mtptools.ops.declare import (
+    MODELOPT_FILE,
     changes_between,
     gguf_changes,
     gguf_with_depth,
     hf_with_depth,
+    modelopt_config,
     stated_by,
     to_json_bytes,
 )
 from mtptools.ops.donor import complete_head, head_entries, is_quantized, require_trunk
 from mtptools.ops.exact import require_lossless, statement
 from mtptools.ops.mlx_config import with_head
-from mtptools.ops.quant_config import cover_head, cover_in_modelopt
+from mtptools.ops.quant_config import Module, cover, cover_modelopt, head_modules
 from mtptools.ops.render import Experts, Style
 from mtptools.ops.shards import gguf_shards, keep, safetensors_shards, unindexed
 from mtptools.plan import Dropped, Entry, Input, OutFile, Plan, SideFile
@@ -32,7 +34,6 @@ from mtptools.plan import Dropped, Entry, Input, OutFile, Plan, SideFile
 __all__ = ["graft"]
 
 HEAD_FILE = "model-mtp.safetensors"
-MODELOPT_FILE = "hf_quant_config.json"
 NOT_INDEXED = "not in the index"
 WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 
@@ -181,17 +182,18 @@ def _hf(trunk: Checkpoint, donor: Checkpoint, heads: list[Head], style: Style, f
     files.append(OutFile(head_file, "safetensors", {"format": style_of}, tuple(head)))
     facts += left_out(trunk)
     config = hf_with_depth(trunk.config, trunk.family, len(heads))
+    modules: list[Module] = []
     if trunk.dialect == "mlx":
         config = with_head(config, donor, head, facts)
     else:
-        config = cover_head(config, trunk.family, facts)
+        modules = head_modules({entry.name: (entry.codec, len(entry.source.shape)) for entry in head})
+        config = cover(config, modules, facts)
     if donor.dialect != trunk.dialect:
         facts += statement(head)
     made = {"config.json": to_json_bytes(config), INDEX_NAME: index_json(trunk.index, files)}
-    if trunk.folder is not None and (second := trunk.folder / MODELOPT_FILE).is_file():
-        tree = parse_json(second.read_bytes(), second)
-        if isinstance(tree, dict):
-            made[MODELOPT_FILE] = to_json_bytes(cover_in_modelopt(tree, trunk.family, facts))
+    second = modelopt_config(trunk) if trunk.dialect == "hf" else None
+    if second is not None:
+        made[MODELOPT_FILE] = to_json_bytes(cover_modelopt(second, config, modules, facts))
     side = side_files(trunk, made)
     return Plan(
         verb="graft",

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mtptools.families import Family
 from mtptools.ops.quant_cover import cover, cover_modelopt, entries_for
 from mtptools.ops.quant_match import Lists
 from mtptools.ops.quant_methods import METHODS, UNLOADABLE
@@ -27,18 +26,13 @@ from mtptools.ops.quant_places import (
     switched_off,
     unknown_methods,
 )
-from mtptools.quantized import COMPANIONS
 
 __all__ = [
-    "COMPANIONS",
     "METHODS",
     "Module",
     "Row",
     "cover",
-    "cover_head",
-    "cover_in_modelopt",
     "cover_modelopt",
-    "covers_head",
     "head_modules",
     "judge",
     "knows_method",
@@ -182,32 +176,3 @@ def _one_by_one(lists: Lists, key: str, modules: Sequence[Module], place: Place)
                 f"{key} has no entry that {name} matches (accepted length exactly 1, sglang#35797)",
                 f"add a pattern for the whole head to {key}, or {name!r}",
             )
-
-
-# Until their callers pass modules: the same for a family whose names start with a plain prefix.
-
-
-def _guessed(family: Family, config: Mapping[str, Any]) -> list[Module]:
-    head = family.hf_head.rstrip(".")
-    if "{" in head or "^" in head:
-        return []
-    names = [f"{head}.layers.0.self_attn.q_proj"]
-    methods = [place.method for place in places(config, None)]
-    return [Module(name, False) for name in (names if "modelopt" in methods else [*names, f"{head}.fc"])]
-
-
-def covers_head(config: Mapping[str, Any], family: Family) -> bool | None:
-    """Is a float head left out? None: nothing is quantized, or it is not known. `judge` knows better."""
-    found, modules = places(config, None), _guessed(family, config)
-    if not found or not modules:
-        return None
-    lists = [lists_of(place, model_types(config)) for place in found]
-    return all(any(each.verdicts(m.name)) for each in lists for m in modules)
-
-
-def cover_head(config: dict[str, Any], family: Family, facts: list[str]) -> dict[str, Any]:
-    return config if covers_head(config, family) else cover(config, _guessed(family, config), facts)
-
-
-def cover_in_modelopt(tree: Mapping[str, Any], family: Family, facts: list[str]) -> dict[str, Any]:
-    return cover_modelopt(tree, {}, _guessed(family, {}), facts)

@@ -77,6 +77,7 @@ def _covered(place: Place, modules: Sequence[Module], types: Sequence[str], fact
     tree = dict(place.tree)
     lists = lists_of(place, types)
     quantized = [m.name for m in modules if m.quantized]
+    quantized += [o for name in quantized for o, row in spellings(name, types, place.method) if row.rewrite is None]
     roots = {root_of(m.name) for m in modules}
     for key in place.keys:
         stale = [i for i in lists.items(key) if _of_the_head(i, roots) and lists.touching(i, quantized)]
@@ -139,7 +140,7 @@ def cover(config: dict[str, Any], modules: Sequence[Module], facts: list[str]) -
 def _switch(row: Switch, value: Any, *, on: bool) -> Any:
     """The value that says "as the trunk" (None: leave the key out), or "float"."""
     if row.member:
-        rest = [item for item in value or () if item not in row.off]
+        rest = [item for item in value if item not in row.off] if isinstance(value, list) else []
         return (rest or None) if on else [*rest, row.off[0]]
     return None if on else row.off[0]
 

@@ -52,12 +52,13 @@ def _path_experts(item: str) -> Predicate:
 
 def _parts(item: str) -> Predicate:
     match = _regex(item.replace(".", r"\.").replace("*", ".*"), full=True)
+    if "." in item:  # no part of a name has one
+        return match
     return lambda name: match(name) or any(match(part) for part in name.split("."))
 
 
 def _glob(item: str) -> Predicate:
-    match, inside = _regex(translate(item)), _path(item)
-    return lambda name: match(name) or inside(name)
+    return _regex(translate(item)) if any(c in item for c in "*?[") else _path(item)
 
 
 def _exact(item: str) -> Predicate:
@@ -138,11 +139,8 @@ class Lists:
     ) -> None:
         rule = METHODS[method]
         self.method, self.rule, self.tree, self.keys, self.where, self.types = method, rule, tree, keys, where, types
-        self._only = [
-            [_READERS[only.syntax](item) for item in _members(tree[only.key], only.key, where)]
-            for only in rule.only
-            if tree.get(only.key)
-        ]
+        given = [(only, _members(tree[only.key], only.key, where)) for only in rule.only if tree.get(only.key)]
+        self._only = [[_READERS[only.syntax](item) for item in items] for only, items in given if items]
         self._read = self._readers(None)
         self._renamed: dict[Spelling, list[tuple[Reader, list[_Entry]]]] = {}
 
@@ -155,14 +153,16 @@ class Lists:
     def _entries(self, key: str, reader: Reader, row: Spelling | None) -> list[_Entry]:
         table, out = self.tree.get(key), []
         for item in self.items(key):
-            value = table.get(item) if isinstance(table, dict) else None
-            away = not item.startswith("+:") if reader.syntax != "layers" else _is_float(value)
-            if reader.syntax.startswith("dynamic"):
+            away = True
+            if reader.syntax == "layers":
+                away = _is_float(table.get(item) if isinstance(table, dict) else None)
+            elif reader.syntax.startswith("dynamic"):
                 away = item.startswith("-:")
             seen = item if row is None else _rewritten(item, row)
             out.append(_Entry(item, away, _READERS[reader.syntax](seen)))
-        # A name counts before an expression, in the one method that has both in a table.
-        return sorted(out, key=lambda e: bool(re.search(r"[*+?^$()\[\]{}|\\]", e.item))) if _by_name(reader) else out
+        if reader.syntax != "layers":
+            return out
+        return sorted(out, key=lambda e: bool(re.search(r"[*+?^$()\[\]{}|\\]", e.item)))  # names before expressions
 
     def _outside(self, name: str) -> bool:
         """Is it not among what is quantized at all?"""
@@ -206,10 +206,6 @@ class Lists:
         return False
 
 
-def _by_name(reader: Reader) -> bool:
-    return reader.syntax == "layers"
-
-
 def _first(entries: Sequence[_Entry], name: str) -> bool:
     return next((e.out for e in entries if e.hit(name)), False)
 
@@ -236,8 +232,8 @@ def _members(value: object, key: str, where: str) -> list[str]:
     """Entries of a list of what is quantized: names, comma-separated names, lists of them, keys, or targets."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",")]
-    if key == "config_groups" and isinstance(value, dict):
-        groups = [group for group in value.values() if isinstance(group, dict)]
+    if key == "config_groups":
+        groups = [group for group in value.values() if isinstance(group, dict)] if isinstance(value, dict) else []
         return [item for group in groups for item in stated(group.get("targets"), where)]
     flat: list[str] = []
     for item in value if isinstance(value, list) else stated(value, where):

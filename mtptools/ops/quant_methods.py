@@ -70,17 +70,6 @@ class Method:
     def key(self) -> str:
         return self.keys[0]
 
-    @property
-    def entry(self) -> str:
-        """The first entry for a whole tree, with `{head}` in the name's place."""
-        template = (self.tree or self.leaf)[0]
-        return (
-            template.replace("{at}", "")
-            .replace("{stem}", "{head}")
-            .replace("{tail}", "{head}")
-            .replace("{name}", "{head}")
-        )
-
 
 METHODS: Final[Mapping[str, Method]] = {
     "compressed-tensors": Method(

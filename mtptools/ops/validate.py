@@ -15,7 +15,7 @@ from mtptools.checkpoint import Checkpoint, Known
 from mtptools.errors import UnknownFamilyError
 from mtptools.families import Family
 from mtptools.head import head_layers, head_names
-from mtptools.ops import validate_config, validate_declared, validate_norms, validate_tensors
+from mtptools.ops import validate_config, validate_declared, validate_norms, validate_quant, validate_tensors
 
 __all__ = ["CHECKS", "Check", "Finding", "Result", "validate"]
 
@@ -85,14 +85,9 @@ CHECKS: Final = (
     Check("fixed-arrays", "error", "metadata arrays of a fixed length have it", validate_declared.fixed_arrays),
     Check("index", "error", "the index names every tensor", validate_declared.unindexed),
     Check("index-size", "error", "the index states the size there is", validate_declared.index_size, "names"),
-    Check("quantization-config", "error", "quantization_config covers the head", validate_declared.quantization),
-    Check(
-        "quantization-method",
-        "warning",
-        "the quantization method is known",
-        validate_declared.quantization_method,
-        "names",
-    ),
+    Check("quantization-config", "error", "quantization_config covers the head", validate_quant.listed),
+    Check("quantization-loose", "warning", "it covers it in every runtime", validate_quant.tolerated),
+    Check("quantization-method", "warning", "the quantization method is known", validate_quant.method, "names"),
     Check("tokenizer-size", "error", "the tokenizer fits the embedding", validate_declared.tokenizer_size, "config"),
     Check("tokenizer-hash", "error", "the tokenizer is the one the receipt names", validate_declared.tokenizer_hash),
     Check("tokenizer-missing", "warning", "there is a tokenizer", validate_declared.tokenizer_missing),

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mtptools.checkpoint import Checkpoint
-from mtptools.codecs import CODECS
 from mtptools.containers.gguf_values import ARRAY
 from mtptools.families.per_layer import FIXED_LENGTH, PER_LAYER
 from mtptools.head import block_of, head_layers, head_names, is_sidecar, not_a_head, trunk_blocks
 from mtptools.hparams import declared_depth
-from mtptools.ops.quant_config import COMPANIONS, METHODS, covers_head
 from mtptools.receipt import load_inside
 from mtptools.tokens import tokenizer_facts
 
@@ -152,37 +150,6 @@ def index_size(ckpt: Checkpoint) -> Report:
             f"the index says total_size {stated}" + (f", the tensors have {there} bytes" if there is not None else ""),
             "model.safetensors.index.json, metadata.total_size",
             "write the index again: mtptools strip, then mtptools graft",
-        )
-
-
-def quantization_method(ckpt: Checkpoint) -> Report:
-    quant = ckpt.config.get("quantization_config")
-    if quant is None or not head_names(ckpt):
-        return
-    method = quant.get("quant_method") if isinstance(quant, dict) else quant
-    if str(method) not in METHODS:
-        yield (
-            f"quantization_config has the method {str(method)[:40]!r}: whether it covers the head is not known here",
-            f"known methods: {', '.join(METHODS)}",
-            "check that the head's modules are excluded from quantization, or quantized",
-        )
-
-
-def quantization(ckpt: Checkpoint) -> Report:
-    quant = ckpt.config.get("quantization_config")
-    names = head_names(ckpt)
-    if not isinstance(quant, dict) or not names:
-        return
-    method = str(quant.get("quant_method"))
-    floats = [n for n in names if CODECS[ckpt[n].codec].kind == "float" and len(ckpt[n].shape) > 1]
-    scaled = any(n.endswith(COMPANIONS) for n in names)
-    if floats and not scaled and covers_head(ckpt.config, ckpt.family) is False:
-        rule = METHODS[method]
-        yield (
-            f"the head is float, and quantization_config ({method}) does not exclude it",
-            f"{floats[0]} is {ckpt[floats[0]].codec}; quantization_config.{rule.key} has no entry for "
-            f"{ckpt.family.hf_head}*",
-            f"add {rule.entry.format(head=ckpt.family.hf_head.rstrip('.'))!r} to quantization_config.{rule.key}",
         )
 
 

@@ -1,4 +1,4 @@
-"""Grafts of every family run in llama.cpp with their head on: the trunk's greedy tokens, and nearly every draft accepted.
+"""Grafts of six families run in llama.cpp with their head on: the trunk's greedy tokens, nearly every draft accepted.
 
 The models need no training: a permutation language model follows one long cycle over its vocabulary, and its head is
 right by construction (`fixtures/permutation.py`). A swapped half, a norm without its 1 or a wrong k_b accepts nothing.

@@ -132,6 +132,8 @@ def test_modules_by_codec_companions_and_layout() -> None:
         "mtp.layers.0.self_attn.k_proj.k_scale": ("F32", 0),
         "mtp.layers.0.self_attn.o_proj.qweight": ("I32", 2),
         "mtp.0.e_proj.weight": ("F8_E4M3", 2),
+        "mtp.0.h_proj.weight": ("F16", 2),  # rounded values beside their scales
+        "mtp.0.h_proj.weight_scale": ("F16", 1),
         "mtp.1.experts.gate_up_proj": ("F8_E4M3", 3),
         "mtp.1.experts.gate_up_proj_scale_inv": ("F32", 3),
     }
@@ -142,6 +144,7 @@ def test_modules_by_codec_companions_and_layout() -> None:
         "mtp.layers.0.self_attn.k_proj": False,
         "mtp.layers.0.self_attn.o_proj": True,
         "mtp.0.e_proj": True,
+        "mtp.0.h_proj": True,
         "mtp.1.experts": True,
     }
 
@@ -245,7 +248,7 @@ def test_a_float_head_is_left_out_and_the_trunk_is_not(key: str, method: str) ->
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("key", ["qwen3.5-27b", "deepseek-v3"])
+@pytest.mark.parametrize("key", ["qwen3.5-27b", "deepseek-v3", "step-3.7-flash-fp8"])
 def test_a_quantized_head_has_no_entry(key: str, method: str) -> None:
     """What leaves it out is taken out, whoever wrote it; the trunk's entries stay."""
     stale = cover(config_of(key, method, **START.get(method, {})), as_float(key), [])
@@ -438,6 +441,7 @@ def test_switches_for_the_whole_head() -> None:
     config = {**config_of("longcat-flash", "fp8"), "disable_quant_module": ["self_attn"]}
     after = cover(config, head, [])
     assert after["disable_quant_module"] == ["self_attn", "mtp"]
+    assert cover(after, head, []) == after
     assert after["quantization_config"] == config["quantization_config"]
     assert judge(after, None, head) == []
     quantized = [Module(m.name, True) for m in head]
@@ -455,6 +459,15 @@ def test_an_entry_for_trunk_and_head_stays() -> None:
     head = modules("deepseek-v3")
     assert cover(config, head, [])["quantization_config"]["ignore"] == ["re:.*self_attn.*"]
     assert any("left out" in what for what in errors(config, None, head))
+
+
+def test_the_end_of_a_name_is_enough_for_one_runtime() -> None:
+    """SGLang takes a plain entry of compressed-tensors as the end of a name, vLLM as the whole."""
+    config = config_of("qwen3.5-27b", "compressed-tensors", ignore=["mtp.fc", "o_proj"])
+    head = [Module(m.name, m.name != "mtp.fc") for m in modules("qwen3.5-27b")]
+    assert errors(config, None, head) == ["1 quantized module(s) of the head are left out (compressed-tensors)"]
+    head = [Module(m.name, not m.name.endswith(("mtp.fc", "o_proj"))) for m in modules("qwen3.5-27b")]
+    assert errors(config, None, head) == ["1 float module(s) of the head are listed as quantized (compressed-tensors)"]
 
 
 def test_unknown_method() -> None:

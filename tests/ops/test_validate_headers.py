@@ -30,7 +30,7 @@ def headers(tmp_path: Path) -> Callable[..., Path]:
             edit(config)
         (tmp_path / "config.json").write_text(json.dumps(config))
         listed = list(release.head) if names is None else names
-        index = {"metadata": {"total_size": size}, "weight_map": {name: "model-00001.safetensors" for name in listed}}
+        index = {"metadata": {"total_size": size}, "weight_map": dict.fromkeys(listed, "model-00001.safetensors")}
         (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
         return tmp_path
 
