@@ -57,10 +57,6 @@ class HParams:
     qk_rope_head_dim: int = 0
     index_n_heads: int = 0
     index_head_dim: int = 0
-    swa_n_heads: int = 0
-    swa_n_kv_heads: int = 0
-    swa_head_dim: int = 0
-    swa_v_head_dim: int = 0
     o_lora_rank: int = 0
     o_groups: int = 0
     hc_mult: int = 0

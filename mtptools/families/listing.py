@@ -41,7 +41,9 @@ def operations(family: Family) -> list[str]:
     """What can be done to a head of the family, and what would run it."""
     if not family.ships:
         return ["validate"]
-    out = ["extract", "strip", "graft", "validate", "convert to hf"]
+    # llama.cpp reads roles outside of the head's block from a file of the head's own.
+    own_file = any(role.root for role in family.head)
+    out = ["extract", "strip", "graft (not into a GGUF)" if own_file else "graft", "validate", "convert to hf"]
     if family.gguf_arch:
         out.append(
             "convert to gguf" if family.gguf_head else "convert to gguf (llama.cpp keeps it and does not run it)"

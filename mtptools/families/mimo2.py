@@ -31,6 +31,7 @@ FAMILY: Final = Family(
     hf_depth=("num_nextn_predict_layers",),
     depth_stated=False,
     hf_head="^mtp.layers.{d}.",
+    per_layer={"attention.sliding_window_pattern": True},
     mlx="drops",
     # Sizes of sliding layers, which the head's are; GGUF states them per layer, and its largest count is theirs.
     fields={

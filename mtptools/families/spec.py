@@ -132,6 +132,7 @@ class Family:
     depth_stated  False: releases ship a head without declaring it, and runtimes count what is there
     ships         False: releases declare a head and ship none
     not_a_head    marks of what is no MTP head though it stands under the head's names
+    per_layer     what GGUF's per-layer metadata says of the head's blocks and config.json does not
     gguf_head     False: llama.cpp has no MTP graph for the architecture
     mlx           what MLX's runtimes do with the head beside a converted trunk: "drafts" with it, "drops" it, or
                   "breaks": the trunk no longer loads. mlx-lm 0.32.2 and mlx-vlm 0.7.10, run or read
@@ -156,6 +157,7 @@ class Family:
     depth_stated: bool = True
     ships: bool = True
     not_a_head: tuple[Sign, ...] = ()
+    per_layer: Mapping[str, object] = field(default_factory=dict)
     gguf_head: bool = True
     gguf_pre: str = ""
     mlx: Literal["drafts", "drops", "breaks", "unknown"] = "unknown"

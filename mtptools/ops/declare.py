@@ -92,6 +92,7 @@ def stated_by(donor: Checkpoint) -> Mapping[str, Any]:
         f"{arch}.feed_forward_length": h.intermediate_size,
         f"{arch}.expert_used_count": h.n_experts_used,
         f"{arch}.expert_feed_forward_length": h.moe_intermediate_size,
+        **{f"{arch}.{name}": value for name, value in donor.family.per_layer.items()},
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from mtptools.checkpoint import Checkpoint
@@ -16,7 +16,7 @@ from mtptools.hparams import HParams
 from mtptools.ops.packed import FP4, as_fp4, as_mxfp4
 from mtptools.plan import Entry
 from mtptools.tensors import Tensor
-from mtptools.views import reshaped
+from mtptools.views import reshaped, same_values
 
 __all__ = ["Experts", "Place", "Style", "as_stored", "gguf_entries", "named", "place_of", "safetensors_entries"]
 
@@ -79,12 +79,29 @@ def gguf_entries(
     donor: Checkpoint, heads: Sequence[Head], first_block: int, style: Style, *, label: str = "donor"
 ) -> list[Entry]:
     """Entries of these heads' blocks, the first one numbered `first_block`. Raises CodecError."""
-    entries = []
+    entries: list[Entry] = []
     for layer, head in enumerate(heads):
         for name, found in head.roles.items():
             full = name if found.role.root else f"blk.{first_block + layer}.{name}"
             entries.append(gguf_entry(donor, found, full, style.matrices, label=label, head=True))
-    return entries
+    return _once(entries)
+
+
+def _once(entries: Sequence[Entry]) -> list[Entry]:
+    """Tensors that several MTP layers share stand once. Raises ConventionError when the layers' values differ."""
+    kept: dict[str, Entry] = {}
+    for entry in entries:
+        other = kept.setdefault(entry.name, entry)
+        if other is entry:
+            continue
+        if other.names != entry.names and not same_values(other.source, entry.source):
+            raise ConventionError(
+                f"{entry.name} is shared by all MTP layers, and {other.names[0]} and {entry.names[0]} differ",
+                hint="this head cannot be written in that dialect",
+            )
+        names = tuple(dict.fromkeys((*other.names, *entry.names)))
+        kept[entry.name] = replace(other, names=names)
+    return list(kept.values())
 
 
 def gguf_entry(
@@ -133,10 +150,10 @@ def safetensors_entries(
     """
     if style.matrices is not None and style.matrices not in FLOATS:
         raise UsageError(f"{style.matrices} is not a type of safetensors", hint=f"one of {', '.join(FLOATS)}")
-    entries = []
+    entries: list[Entry] = []
     for layer, head in enumerate(heads):
         entries += named(donor, head.roles.values(), place, style, layer, label=label, head=True)
-    return entries
+    return _once(entries)
 
 
 def named(

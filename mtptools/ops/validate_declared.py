@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.containers.gguf_values import ARRAY
-from mtptools.families.per_layer import FIXED_LENGTH, PER_LAYER
+from mtptools.families.per_layer import FIXED_LENGTH, PER_LAYER, SILENT, TRUNK_ONLY
 from mtptools.head import block_of, head_layers, head_names, is_sidecar, not_a_head, trunk_blocks
 from mtptools.hparams import declared_depth
 from mtptools.receipt import load_inside
@@ -102,14 +102,16 @@ def block_count(ckpt: Checkpoint) -> Report:
 def arrays(ckpt: Checkpoint) -> Report:
     if ckpt.dialect != "gguf":
         return
-    blocks = ckpt.hparams.n_layers + ckpt.hparams.depth
-    for name in PER_LAYER:
+    h = ckpt.hparams
+    for name in (*PER_LAYER, *TRUNK_ONLY):
         key = f"{ckpt.family.gguf_arch}.{name}"
         stored = ckpt.metadata.stored.get(key)
+        blocks = h.n_layers + (0 if name in TRUNK_ONLY else h.depth)
         if stored is not None and stored.type == ARRAY and stored.count != blocks:
+            reads = "silently reads 0 for the last block" if name in SILENT else "refuses the file"
             yield (
                 f"{key} has {stored.count} entries for {blocks} blocks",
-                f"block_count = {blocks}; llama.cpp refuses a wrong length, or silently reads 0 for the last block",
+                f"{h.n_layers} trunk blocks and {h.depth} of a head are declared; llama.cpp {reads}",
                 f"mtptools strip {ckpt.path.name}, then graft again: arrays are extended from the donor",
             )
 
