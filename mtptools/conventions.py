@@ -134,10 +134,10 @@ def _fuse_halves(roles: list[Tensor], size: Sizes, sizes: Sequence[str]) -> list
 def _of_kv_b(found: list[Tensor], size: Sizes) -> tuple[Tensor, int, int, int]:
     """kv_b [heads * (nope + value), rank]: multi-head latent attention's expansion, keys and values of each head."""
     kv_b, heads, nope = found[0], size("n_heads"), size("qk_nope_head_dim")
-    each = kv_b.n_rows // heads
-    if kv_b.n_rows != heads * each or each <= nope:
+    each = nope + size("v_head_dim")
+    if kv_b.n_rows != heads * each:
         raise CorruptError(
-            f"{kv_b.name} has {kv_b.n_rows} rows, not a multiple of {heads} heads of more than {nope}",
+            f"{kv_b.name} has {kv_b.n_rows} rows, not {heads} heads of {nope} for keys and {each - nope} for values",
             where=kv_b.blobs[0].path,
             hint="config.json and the weights are of different models",
         )

@@ -13,7 +13,8 @@ from mtptools.conventions import LAYOUTS
 from mtptools.errors import CorruptError
 from mtptools.families import Role, Sign, Source
 from mtptools.families.blocks import GGUF_FUSED
-from mtptools.hparams import lookup, text_config
+from mtptools.gguf_blocks import block_of, gguf_blocks, head_blocks, trunk_blocks
+from mtptools.hparams import MAX_DEPTH, lookup, text_config
 from mtptools.quantized import beside, logical, mlx_layout, stored_name
 from mtptools.quantized import block_of as scale_block
 from mtptools.tensors import Tensor
@@ -22,25 +23,20 @@ __all__ = [
     "Found",
     "Head",
     "Stored",
-    "block_of",
     "find_head",
     "find_trunk",
-    "gguf_blocks",
-    "head_blocks",
     "head_layers",
     "head_names",
     "head_prefix",
     "hf_prefix",
     "is_sidecar",
-    "missing_blocks",
+    "layers_of",
     "not_a_head",
     "present",
-    "trunk_blocks",
     "trunk_layers",
     "within_head",
 ]
 
-_BLOCK: Final = re.compile(r"^blk\.(\d+)\.(.+)$")
 _WRAPPERS: Final = ("", "model.", "language_model.", "model.language_model.", "language_model.model.")
 _GGUF_SCALES: Final = (".scale", ".input_scale")  # llama.cpp, per tensor, beside a weight in NVFP4
 
@@ -64,7 +60,8 @@ class Stored:
     def logical(self) -> Tensor:
         """Its values. Raises CodecError for an unknown quantization, CorruptError for scales that do not fit."""
         module = self.tensor.name.removesuffix(".weight")
-        return logical(self.tensor, self.scales, block=scale_block(self.config), mlx=mlx_layout(self.config, module))
+        words = mlx_layout(self.config, module) if ".scales" in self.scales else None
+        return logical(self.tensor, self.scales, block=scale_block(self.config), mlx=words)
 
 
 @dataclass(frozen=True)
@@ -115,47 +112,6 @@ class Head:
         return sum(found.tensor.nbytes for found in self.roles.values())
 
 
-def block_of(name: str) -> tuple[int, str] | None:
-    """(block number, role) of a GGUF tensor name, or None outside of blocks."""
-    match = _BLOCK.match(name)
-    return (int(match[1]), match[2]) if match else None
-
-
-@lru_cache(maxsize=8)
-def gguf_blocks(ckpt: Checkpoint) -> dict[int, tuple[str, ...]]:
-    """Roles by block number of a GGUF."""
-    blocks: dict[int, list[str]] = {}
-    for name in ckpt:
-        if (at := block_of(name)) is not None:
-            blocks.setdefault(at[0], []).append(at[1])
-    return {number: tuple(roles) for number, roles in sorted(blocks.items())}
-
-
-def head_blocks(ckpt: Checkpoint) -> tuple[int, ...]:
-    """Blocks of a GGUF from the first one with a `nextn.` tensor on. Only that tells a head's block from a trunk's."""
-    blocks = gguf_blocks(ckpt)
-    first = next((n for n, roles in blocks.items() if any(role.startswith("nextn.") for role in roles)), None)
-    return () if first is None else tuple(n for n in blocks if n >= first)
-
-
-def trunk_blocks(ckpt: Checkpoint) -> int:
-    """How many blocks the trunk of a GGUF has: the number of the first head block, else all blocks.
-
-    What is declared plays no part; `missing_blocks` tells which of them are not there.
-    """
-    head = head_blocks(ckpt)
-    return head[0] if head else max(gguf_blocks(ckpt), default=-1) + 1
-
-
-def missing_blocks(ckpt: Checkpoint) -> tuple[int, ...]:
-    """Trunk blocks of a GGUF that are not there, as counted and as declared. All of them in a sidecar."""
-    blocks = gguf_blocks(ckpt)
-    count = trunk_blocks(ckpt)
-    if not head_blocks(ckpt):
-        count = max(count, ckpt.hparams.n_layers)
-    return tuple(n for n in range(count) if n not in blocks)
-
-
 @lru_cache(maxsize=8)
 def hf_prefix(ckpt: Checkpoint) -> str:
     """What stands before `layers.N.` and `embed_tokens` in this HF or MLX checkpoint."""
@@ -166,10 +122,13 @@ def hf_prefix(ckpt: Checkpoint) -> str:
     return prefixes[0] if "text_config" in ckpt.config else prefixes[-1]
 
 
-def head_prefix(ckpt: Checkpoint, layer: int, wrapper: str = "") -> str:
-    """What stands before the names of MTP layer `layer`, as this checkpoint spells its trunk."""
+def head_prefix(ckpt: Checkpoint, layer: int, wrapper: str | None = None) -> str:
+    """What stands before the names of MTP layer `layer`.
+
+    wrapper  what stands before that; None is the trunk's prefix for a head among the trunk's layers, else nothing
+    """
     pattern = ckpt.family.hf_head
-    lead = hf_prefix(ckpt) if pattern.startswith("^") else wrapper
+    lead = wrapper if wrapper is not None else hf_prefix(ckpt) if pattern.startswith("^") else ""
     return lead + pattern.removeprefix("^").format(d=layer, n=ckpt.hparams.n_layers + layer)
 
 
@@ -209,10 +168,11 @@ def _root_names(ckpt: Checkpoint) -> tuple[str, ...]:
 def head_layers(ckpt: Checkpoint) -> tuple[int, ...]:
     """Numbers, from 0, of the MTP layers of which tensors are there."""
     names = head_names(ckpt)
+    found: set[int] = set()
     if ckpt.dialect == "gguf":
         first = trunk_blocks(ckpt)
-        return tuple(block - first for block in head_blocks(ckpt))
-    found = set()
+        found = {block - first for block in head_blocks(ckpt)}
+        names = ()
     marks = {s.pattern.split("{d}")[0][1:] for role in ckpt.family.head for s in role.hf if "{d}" in s.pattern}
     for name in names:
         match = _of_head(ckpt, name)
@@ -228,7 +188,19 @@ def head_layers(ckpt: Checkpoint) -> tuple[int, ...]:
         else:
             rest = name[match.end() :]
             found |= {int(m[1]) for mark in marks if (m := re.match(re.escape(mark) + r"(\d+)\.", rest))}
+    if found and max(found) >= MAX_DEPTH:
+        raise CorruptError(
+            f"a tensor of MTP layer {max(found)}: no head has more than {MAX_DEPTH}",
+            where=ckpt.path,
+            hint="its name is damaged, or the file is of another architecture",
+        )
     return tuple(sorted(found))
+
+
+def layers_of(ckpt: Checkpoint) -> range:
+    """Numbers of the MTP layers that are declared or there; empty without either."""
+    there = max(head_layers(ckpt), default=0) + 1 if head_names(ckpt) else 0
+    return range(max(ckpt.hparams.depth, there))
 
 
 def not_a_head(ckpt: Checkpoint) -> Sign | None:
@@ -289,9 +261,8 @@ def _wanted(ckpt: Checkpoint) -> tuple[Role, ...]:
 @lru_cache(maxsize=8)
 def _hf_layers(ckpt: Checkpoint) -> tuple[dict[str, Found], ...]:
     wrapper = _wrapper(ckpt, head_names(ckpt))
-    count = max(ckpt.hparams.depth, max(head_layers(ckpt), default=0) + 1)
     out = []
-    for layer in range(count):
+    for layer in layers_of(ckpt):
         prefix = head_prefix(ckpt, layer, wrapper)
         number = ckpt.hparams.n_layers + layer
         found = {role.name: _hf_role(ckpt, role, prefix, d=layer, n=number) for role in _wanted(ckpt)}
@@ -315,15 +286,19 @@ def _gguf_head(ckpt: Checkpoint, block: int) -> Head:
             if weight not in known and weight not in GGUF_FUSED:
                 unknown.append(tensor.name)
                 continue
-        role = known.get(name) or Role(name, (), (), "vector" if name.endswith(_GGUF_SCALES) else "matrix")
+        role = known.get(name) or Role(name, (), (), _kind(name, tensor))
         roles[name] = Found(role, (Stored(tensor),), size=ckpt.hparams.size)
     missing = [n for n, role in known.items() if role.required and n not in roles and n not in covered]
     return Head(block, roles, tuple(missing), tuple(unknown))
 
 
-def _kind(name: str, tensor: Tensor) -> Literal["norm", "vector", "matrix"]:
-    """What a role of an architecture that is not known may be."""
-    return "norm" if name.endswith("norm.weight") else "matrix" if len(tensor.shape) > 1 else "vector"
+def _kind(name: str, tensor: Tensor) -> Literal["norm", "router", "vector", "matrix"]:
+    """What a role that is in no table may be: of an architecture that is not known, or fused of several."""
+    if name.endswith("norm.weight"):
+        return "norm"
+    if name.startswith("ffn_gate_inp"):
+        return "router"
+    return "vector" if name.endswith((".bias", *_GGUF_SCALES)) or len(tensor.shape) < 2 else "matrix"
 
 
 def _hf_role(ckpt: Checkpoint, role: Role, prefix: str, **numbers: int) -> Found | None:

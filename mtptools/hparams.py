@@ -11,7 +11,16 @@ from typing import Any, Final
 from mtptools.errors import CorruptError
 from mtptools.families import Family, Field
 
-__all__ = ["HParams", "declared_depth", "gguf_hparams", "hf_hparams", "lookup", "text_config"]
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_LAYERS",
+    "HParams",
+    "declared_depth",
+    "gguf_hparams",
+    "hf_hparams",
+    "lookup",
+    "text_config",
+]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -179,6 +179,8 @@ def mlx_layout(config: Mapping[str, Any], module: str) -> MlxLayout | None:
     entry = table.get(module, table) if isinstance(table, dict) else None
     if entry is None or entry is False:
         return None
+    if entry is True:  # quantized as everything else is
+        entry = table
     stated = {**table, **entry} if isinstance(table, dict) and isinstance(entry, dict) else {}
     bits, group, mode = stated.get("bits"), stated.get("group_size"), stated.get("mode", "affine")
     if not (isinstance(bits, int) and isinstance(group, int) and isinstance(mode, str) and 0 < bits <= 8 and group > 0):

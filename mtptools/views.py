@@ -53,13 +53,16 @@ def _float_codec(tensors: Sequence[Tensor]) -> str:
 
 
 def _alike(tensors: Sequence[Tensor]) -> None:
+    """Refuse tensors whose rows do not fit below each other; stored ones must be of one type too."""
     first = tensors[0]
+    stored = all(tensor.stored for tensor in tensors)
     for other in tensors[1:]:
-        if (other.shape[1:], other.codec) != (first.shape[1:], first.codec):
+        if other.shape[1:] != first.shape[1:] or (stored and other.codec != first.codec):
             raise CorruptError(
                 f"cannot join {other.name} {other.codec}{list(other.shape)} and {first.name} "
                 f"{first.codec}{list(first.shape)}",
-                hint="every expert of a layer has one shape and one type",
+                where=first.blobs[0].path,
+                hint="every expert of a layer has one shape and one type: take the head from one release",
             )
 
 
@@ -80,16 +83,19 @@ def join_rows(tensors: Sequence[Tensor], shape: tuple[int, ...], name: str) -> T
         ]
         return np.concatenate(parts)
 
-    return computed(name, shape, tensors[0].codec, rows)
+    return computed(name, shape, _float_codec(tensors), rows)
 
 
 def stack(tensors: Sequence[Tensor], name: str) -> Tensor:
-    """n tensors of one shape and codec as one tensor [n, *shape]."""
+    """n tensors of one shape as one tensor [n, *shape]."""
     first = tensors[0]
     for other in tensors[1:]:
         if other.shape != first.shape:
-            _alike([first.renamed(first.name), other])
-            raise CorruptError(f"cannot stack {other.name} {list(other.shape)} on {first.name} {list(first.shape)}")
+            raise CorruptError(
+                f"cannot stack {other.name} {list(other.shape)} on {first.name} {list(first.shape)}",
+                where=first.blobs[0].path,
+                hint="every expert of a layer has one shape: take the head from one release",
+            )
     return join_rows(tensors, (len(tensors), *first.shape), name)
 
 

@@ -23,6 +23,7 @@ LAYERS = (
     ("families",),
     ("hparams",),
     ("checkpoint",),
+    ("gguf_blocks",),
     ("head", "tokens", "prompts"),
     ("plan",),
     ("receipt",),

@@ -107,6 +107,13 @@ FAMILY: Final = Family(
         evidence="DeepSeek inference/model.py as copied in SGLang deepseek_v4_nextn and mlx-vlm; llama.cpp "
         "deepseek4.cpp joins both projections to eh = [e|h]. vLLM zeroes the embedding at position 0, others do not",
     ),
+    trunk={
+        "all": (
+            matrix("token_embd.weight", ("vocab_size", H), "^embed.weight", kind="embedding"),
+            norm("output_norm.weight", (H,), "^norm.weight"),
+            matrix("output.weight", ("vocab_size", H), "^head.weight", kind="output"),
+        ),
+    },
     head=HEAD,
     not_a_head=(
         Sign("main_proj.weight", DSPARK, DSPARK_HINT),

@@ -68,6 +68,7 @@ FAMILY: Final = Family(
     name="qwen35",
     title="Qwen3.5 / 3.6 / 3.8 dense",
     gguf_arch="qwen35",
+    hf_flat="qwen3_5_text",
     hf_types=("qwen3_5", "qwen3_5_text"),
     hf_prefixes=("model.language_model.", "language_model.model.", "model."),
     hf_ignored=("model.visual.", "visual."),

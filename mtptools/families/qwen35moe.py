@@ -17,6 +17,7 @@ FAMILY: Final = replace(
     name="qwen35moe",
     title="Qwen3.5 / 3.6 MoE",
     gguf_arch="qwen35moe",
+    hf_flat="qwen3_5_moe_text",
     hf_types=("qwen3_5_moe", "qwen3_5_moe_text"),
     fields={
         **qwen35.FIELDS,

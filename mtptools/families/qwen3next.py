@@ -36,6 +36,7 @@ FAMILY: Final = replace(
     title="Qwen3-Next",
     gguf_arch="qwen3next",
     hf_types=("qwen3_next",),
+    hf_flat="",
     hf_prefixes=("model.",),
     hf_ignored=(),
     hf_depth=("num_nextn_predict_layers",),

@@ -120,6 +120,7 @@ class Family:
 
     gguf_arch     llama.cpp's name for it; "" when it has none
     hf_types      model_type values of config.json, top level or text_config
+    hf_flat       model_type of a configuration without a wrapper; "" for the first of hf_types
     hf_prefixes   what stands before `layers.N.` in HF names, longest first
     hf_ignored    name prefixes in HF that belong to neither trunk nor head (a vision tower)
     hf_depth      keys of the configuration that declare the number of MTP layers, the first one is written
@@ -160,5 +161,6 @@ class Family:
     per_layer: Mapping[str, object] = field(default_factory=dict)
     gguf_head: bool = True
     gguf_pre: str = ""
+    hf_flat: str = ""
     mlx: Literal["drafts", "drops", "breaks", "unknown"] = "unknown"
     generic: bool = False

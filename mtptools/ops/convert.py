@@ -6,14 +6,16 @@ import copy
 from typing import Any, Final, Literal
 
 from mtptools.checkpoint import Checkpoint
-from mtptools.errors import UsageError
+from mtptools.errors import CorruptError, UsageError
 from mtptools.head import Found, Head, find_trunk, trunk_layers
 from mtptools.ops.declare import changes_between, hf_with_depth, to_json_bytes
-from mtptools.ops.donor import complete_head, renamed
+from mtptools.ops.donor import complete_head, kinds_of, renamed
 from mtptools.ops.exact import require_lossless, statement
 from mtptools.ops.render import Place, Style, as_stored, gguf_entries, gguf_entry, named, safetensors_entries
 from mtptools.ops.sidecar import gguf_metadata, hf_config
+from mtptools.ops.validate_tensors import head_shapes
 from mtptools.plan import Dropped, Entry, Input, OutFile, Plan, SideFile
+from mtptools.quantized import COMPANIONS
 
 __all__ = ["DIALECTS", "convert_head"]
 
@@ -45,6 +47,8 @@ def convert_head(
             f"llama.cpp has no architecture for {source.family.title}", where=source.path, hint="--to hf or --to mlx"
         )
     heads = complete_head(source)
+    for what, evidence, fix in head_shapes(source):
+        raise CorruptError(f"{what} ({evidence})", where=source.path, hint=fix)
     shared = [] if bare else [found for role, layer, found in find_trunk(source) if layer is None and found is not None]
     entries = _gguf(source, heads, shared, style) if to == "gguf" else _safetensors(source, heads, shared, to, style)
     head = [entry for entry in entries if entry.head]
@@ -59,9 +63,12 @@ def convert_head(
         facts.append("no tokenizer in it: a donor for graft, not a draft for -md")
         file = OutFile(out_name, "gguf", metadata, tuple(entries))
         return Plan("convert", inputs, (file,), dropped=dropped, facts=tuple(facts))
-    config = _config(source, len(heads))
+    config = _config(source, len(heads), coded=any(name.endswith(COMPANIONS) for name in (e.name for e in entries)))
     if source.dialect == "gguf":
-        facts.append("config.json is made from the metadata: for a runtime take the release's, and its tokenizer")
+        facts.append(
+            f"config.json is made from the metadata, as {config['model_type']}: for a runtime take the release's, and its "
+            "tokenizer"
+        )
     file = OutFile(FILES[to], "safetensors", {"format": FORMATS[to]}, tuple(entries))
     side = (*_tokenizer(source), SideFile("config.json", content=to_json_bytes(config)))
     changes = tuple(changes_between(source.config, config)) if source.config else ()
@@ -86,7 +93,7 @@ def _safetensors(
         # MLX reads such a head as it is released, codes, scales and names.
         return [
             *named(source, shared, place, style, label="source"),
-            *as_stored(source, renamed(source, place), None, "source"),
+            *as_stored(source, renamed(source, place), kinds_of(heads), style, "source"),
         ]
     return [
         *named(source, shared, place, style, label="source"),
@@ -94,13 +101,16 @@ def _safetensors(
     ]
 
 
-def _config(source: Checkpoint, depth: int) -> dict[str, Any]:
-    """config.json of a sidecar: it declares the head, and no quantization, because its tensors are float."""
+def _config(source: Checkpoint, depth: int, *, coded: bool) -> dict[str, Any]:
+    """config.json of a sidecar: it declares the head, and a quantization only where its tensors are codes and scales."""
     if source.dialect == "gguf":
         return hf_config(source, depth)
     config = copy.deepcopy(hf_with_depth(source.config, source.family, depth))
-    for key in ("quantization", "quantization_config"):
-        config.pop(key, None)
+    if not coded:
+        for tree in (config, config.get("text_config")):
+            for key in ("quantization", "quantization_config"):
+                if isinstance(tree, dict):
+                    tree.pop(key, None)
     return config
 
 

@@ -5,35 +5,24 @@ from __future__ import annotations
 from mtptools.checkpoint import Checkpoint
 from mtptools.codecs import CODECS
 from mtptools.errors import ConventionError, InputError, MissingHeadError, MissingRoleError
-from mtptools.head import (
-    Head,
-    find_head,
-    head_layers,
-    head_names,
-    is_sidecar,
-    missing_blocks,
-    not_a_head,
-    trunk_blocks,
-    within_head,
-)
-from mtptools.ops.render import Place, Style, as_stored, gguf_entries, place_of, safetensors_entries
+from mtptools.gguf_blocks import missing_blocks, trunk_blocks
+from mtptools.head import Head, find_head, head_names, is_sidecar, layers_of, not_a_head, within_head
+from mtptools.ops.render import EXPERTS, Place, Style, as_stored, gguf_entries, place_of, safetensors_entries
 from mtptools.plan import Entry
 from mtptools.quantized import COMPANIONS
 
-__all__ = ["complete_head", "head_depth", "head_entries", "is_quantized", "renamed", "require_trunk"]
-
-
-def head_depth(ckpt: Checkpoint) -> int:
-    """How many MTP layers to take: what is declared, or as many as are there where none is."""
-    return ckpt.hparams.depth or max(head_layers(ckpt), default=0) + 1
+__all__ = ["complete_head", "head_entries", "is_quantized", "kinds_of", "renamed", "require_trunk"]
 
 
 def complete_head(ckpt: Checkpoint) -> list[Head]:
-    """Every MTP layer of the checkpoint's head. Raises MissingHeadError, MissingRoleError or InputError."""
+    """Every MTP layer of the checkpoint's head, declared or there.
+
+    Raises MissingHeadError, MissingRoleError (a layer that is declared and not whole) or InputError.
+    """
     sign = not_a_head(ckpt)
     if sign is not None:
         raise InputError(f"no MTP head: {sign.what}", where=f"{ckpt.path}, {sign.name}", hint=sign.hint)
-    heads = [find_head(ckpt, layer) for layer in range(head_depth(ckpt))]
+    heads = [find_head(ckpt, layer) for layer in layers_of(ckpt)]
     present = [head for head in heads if head is not None]
     if not present:
         if ckpt.hparams.depth:
@@ -105,19 +94,33 @@ def head_entries(
     if trunk.dialect == "gguf":
         return gguf_entries(donor, heads, first_block, style)
     place = place_of(trunk, len(heads))
-    if donor.dialect == trunk.dialect and style.experts is None and style.norms is None and _readable(donor, trunk):
-        return as_stored(donor, renamed(donor, place), style.matrices)
+    if donor.dialect == trunk.dialect and not _laid_out_anew(heads, style) and _readable(donor, trunk, style):
+        return as_stored(donor, renamed(donor, place), kinds_of(heads), style)
     return safetensors_entries(donor, heads, place, style)
+
+
+def _laid_out_anew(heads: list[Head], style: Style) -> bool:
+    """Is another layout of the experts asked for than the donor has?"""
+    layouts = {f.source.layout for head in heads for f in head.roles.values() if f.role.name.endswith("_exps.weight")}
+    return bool(style.experts and layouts - set(EXPERTS[style.experts]))
+
+
+def kinds_of(heads: list[Head]) -> dict[str, str]:
+    """Kind of the role that each stored value tensor belongs to; codes and scales are in none."""
+    roles = [found for head in heads for found in head.roles.values() if not found.scaled]
+    return {name: found.role.kind for found in roles for name in found.names}
 
 
 # What two HF quantization configurations must agree on for the codes of one to be read with the other.
 _METHOD = ("quant_method", "quant_algo", "fmt", "format", "weight_block_size", "bits", "group_size")
 
 
-def _readable(donor: Checkpoint, trunk: Checkpoint) -> bool:
-    """Can a loader of the trunk read the donor's head as it is stored? Values that need no scale, always."""
-    if trunk.dialect == "mlx" or not any(name.endswith(COMPANIONS) for name in head_names(donor)):
+def _readable(donor: Checkpoint, trunk: Checkpoint, style: Style) -> bool:
+    """Can a loader of the trunk read the donor's head as it is stored, and is that what is asked for?"""
+    if not any(name.endswith(COMPANIONS) for name in head_names(donor)):
         return True
+    if style.matrices is not None or trunk.dialect == "mlx":
+        return style.matrices is None
     ours, theirs = (ckpt.config.get("quantization_config") or {} for ckpt in (trunk, donor))
     return bool(ours) and all(ours.get(key) == theirs.get(key) for key in _METHOD)
 

@@ -9,7 +9,8 @@ from mtptools.checkpoint import Checkpoint
 from mtptools.codecs import CODECS
 from mtptools.containers.safetensors import INDEX_NAME
 from mtptools.errors import MissingHeadError
-from mtptools.head import head_names, hf_prefix, trunk_blocks
+from mtptools.gguf_blocks import trunk_blocks
+from mtptools.head import find_trunk, head_names
 from mtptools.ops.declare import (
     changes_between,
     gguf_changes,
@@ -19,7 +20,7 @@ from mtptools.ops.declare import (
     to_json_bytes,
 )
 from mtptools.ops.donor import complete_head, require_trunk
-from mtptools.ops.graft import NOT_INDEXED, index_json, left_out, loose_facts, side_files
+from mtptools.ops.folder import NOT_INDEXED, index_json, left_out, loose_facts, side_files
 from mtptools.ops.shards import gguf_shards, keep, safetensors_shards, unindexed
 from mtptools.plan import Dropped, Entry, Input, OutFile, Plan
 
@@ -47,8 +48,8 @@ def extract(source: Checkpoint, out_name: str, *, bare: bool = False) -> Plan:
     inputs = (Input("source", source),)
     facts: tuple[str, ...] = ("bare: a donor for graft, not loadable by a runtime",) if bare else ()
     if source.dialect == "gguf":
-        arch = source.family.gguf_arch
-        metadata = gguf_with_depth(source.metadata, arch, trunk_blocks(source), len(heads), source.metadata)
+        arch, n_trunk = source.family.gguf_arch, trunk_blocks(source)
+        metadata = gguf_with_depth(source.metadata, arch, n_trunk, len(heads), source.metadata, n_trunk)
         metadata = shard_metadata(metadata, 0, 1, len(entries))
         file = OutFile(out_name, "gguf", metadata, entries, source.files[0].alignment)
         changes = tuple(gguf_changes(source, metadata))
@@ -58,7 +59,7 @@ def extract(source: Checkpoint, out_name: str, *, bare: bool = False) -> Plan:
         del config["quantization_config"]
         facts += ("quantization_config is left out: every tensor of the sidecar is float",)
     facts += tuple(left_out(source))
-    file = OutFile("model.safetensors", "safetensors", {"format": "pt"}, entries)
+    file = OutFile("model.safetensors", "safetensors", {"format": "mlx" if source.dialect == "mlx" else "pt"}, entries)
     made = {"config.json": to_json_bytes(config)}
     # hf_quant_config.json is read where config.json says nothing: a float sidecar must not bring it.
     unwanted = {INDEX_NAME} | ({"hf_quant_config.json"} if "quantization_config" not in config else set())
@@ -68,12 +69,12 @@ def extract(source: Checkpoint, out_name: str, *, bare: bool = False) -> Plan:
 
 
 def _shared(source: Checkpoint) -> tuple[str, ...]:
+    """Names of what a runtime loads beside a head, scales included."""
     if source.dialect == "gguf":
         return GGUF_SHARED
-    roles = {role.name: role for role in source.family.trunk["all"]}
-    patterns = [s.pattern for name in ("token_embd.weight", "output.weight") for s in roles[name].hf]
-    prefix = hf_prefix(source)
-    return tuple(prefix + p[1:] if p.startswith("^") else p for p in patterns)
+    wanted = ("token_embd.weight", "output.weight")
+    shared = (found for role, layer, found in find_trunk(source) if layer is None and role.name in wanted)
+    return tuple(name for found in shared if found is not None for name in found.names)
 
 
 def strip(source: Checkpoint, out_name: str, *, link: bool = False) -> Plan:

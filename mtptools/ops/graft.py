@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Final
 
 from mtptools.checkpoint import Checkpoint, File
 from mtptools.codecs import CODECS
 from mtptools.containers.gguf import Metadata
 from mtptools.containers.safetensors import INDEX_NAME
 from mtptools.errors import InputError
-from mtptools.head import Head, head_names, trunk_blocks, trunk_layers
+from mtptools.gguf_blocks import trunk_blocks
+from mtptools.head import Head, head_names, trunk_layers
 from mtptools.ops.compatible import require_match
 from mtptools.ops.declare import (
     MODELOPT_FILE,
@@ -25,17 +26,17 @@ from mtptools.ops.declare import (
 )
 from mtptools.ops.donor import complete_head, head_entries, is_quantized, require_trunk
 from mtptools.ops.exact import require_lossless, statement
+from mtptools.ops.folder import NOT_INDEXED, index_json, left_out, loose_facts, side_files
 from mtptools.ops.mlx_config import with_head
 from mtptools.ops.quant_config import Module, cover, cover_modelopt, head_modules
 from mtptools.ops.render import Experts, Style
 from mtptools.ops.shards import gguf_shards, keep, safetensors_shards, unindexed
-from mtptools.plan import Dropped, Entry, Input, OutFile, Plan, SideFile
+from mtptools.plan import Dropped, Entry, Input, OutFile, Plan
 
 __all__ = ["graft"]
 
-HEAD_FILE = "model-mtp.safetensors"
-NOT_INDEXED = "not in the index"
-WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
+HEAD_FILE: Final = "model-mtp.safetensors"  # mlx-lm loads model*.safetensors and nothing else
+HEAD_FILES: Final = (HEAD_FILE, *(f"model-mtp-{n}.safetensors" for n in range(1, 100)))
 
 
 def graft(
@@ -175,9 +176,7 @@ def _hf(trunk: Checkpoint, donor: Checkpoint, heads: list[Head], style: Style, f
     facts += loose_facts(loose)
     files = safetensors_shards(trunk, "trunk", loose, facts, indexed=True, link=link)
     taken = {file.name for file in files}
-    head_file = next(
-        n for n in (HEAD_FILE, "model-mtp-head.safetensors", "model-mtp-graft.safetensors") if n not in taken
-    )
+    head_file = next(name for name in HEAD_FILES if name not in taken)
     style_of = "mlx" if trunk.dialect == "mlx" else "pt"
     files.append(OutFile(head_file, "safetensors", {"format": style_of}, tuple(head)))
     facts += left_out(trunk)
@@ -188,7 +187,7 @@ def _hf(trunk: Checkpoint, donor: Checkpoint, heads: list[Head], style: Style, f
     else:
         modules = head_modules({entry.name: (entry.codec, len(entry.source.shape)) for entry in head})
         config = cover(config, modules, facts)
-    if donor.dialect != trunk.dialect:
+    if not all(entry.passes for entry in head):
         facts += statement(head)
     made = {"config.json": to_json_bytes(config), INDEX_NAME: index_json(trunk.index, files)}
     second = modelopt_config(trunk) if trunk.dialect == "hf" else None
@@ -205,41 +204,3 @@ def _hf(trunk: Checkpoint, donor: Checkpoint, heads: list[Head], style: Style, f
         facts=tuple(facts),
         folder=True,
     )
-
-
-def index_json(before: dict[str, Any] | None, files: Sequence[OutFile]) -> bytes:
-    """model.safetensors.index.json for these files; metadata of an earlier index is kept, its size renewed."""
-    metadata = dict((before or {}).get("metadata") or {})
-    metadata["total_size"] = sum(entry.nbytes for file in files for entry in file.entries)
-    names = {entry.name: file.name for file in files for entry in file.entries}
-    return to_json_bytes({"metadata": metadata, "weight_map": dict(sorted(names.items()))})
-
-
-def left_out(ckpt: Checkpoint) -> list[str]:
-    """Facts about what stands in the folder and is not part of the checkpoint: weights of no index, folders."""
-    folder = ckpt.folder
-    if folder is None:
-        return []
-    used = {file.path.name for file in ckpt.files}
-    weights = [p.name for p in sorted(folder.iterdir()) if p.suffix in WEIGHTS and p.name not in used]
-    inner = [p.name for p in sorted(folder.iterdir()) if p.is_dir() and not p.name.startswith(".")]
-    out = [f"left out, not part of the checkpoint: {', '.join(weights)}"] if weights else []
-    return out + ([f"left out, folders are not copied: {', '.join(inner)}"] if inner else [])
-
-
-def loose_facts(names: Sequence[str]) -> list[str]:
-    """The fact about tensors that no index names: they are in the shards and not in the output."""
-    shown = f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}"
-    return [f"left out, in a shard and not in the index: {shown} ({len(names)} tensors)"] if names else []
-
-
-def side_files(ckpt: Checkpoint, made: dict[str, bytes]) -> tuple[SideFile, ...]:
-    """The folder's other files, and the ones made anew. An earlier receipt does not describe the output."""
-    skip = {*made, "mtptools-receipt.json"}
-    folder = ckpt.folder
-    copied = [
-        SideFile(str(path), folder / path)
-        for path in ckpt.side_files
-        if folder is not None and str(path) not in skip and path.suffix not in WEIGHTS
-    ]
-    return (*copied, *(SideFile(name, content=content) for name, content in made.items()))

@@ -7,7 +7,7 @@ from typing import Any
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.errors import InputError
-from mtptools.head import find_head, head_names
+from mtptools.head import find_head, head_names, layers_of
 from mtptools.receipt import load_inside
 from mtptools.tokens import tokenizer_facts
 
@@ -55,7 +55,7 @@ def _of_family(ckpt: Checkpoint) -> dict[str, Any]:
     head_bytes = sum(ckpt[name].nbytes for name in names)
     shared = sum(t.nbytes for n, t in ckpt.items() if _is_embedding(n) and n not in names)
     total = sum(tensor.nbytes for tensor in ckpt.values())
-    layers = [find_head(ckpt, layer) for layer in range(max(hparams.depth, 1))]
+    layers = [find_head(ckpt, layer) for layer in layers_of(ckpt)]
     return {
         "family": family.name,
         "title": family.title,

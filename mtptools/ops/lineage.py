@@ -12,7 +12,7 @@ import xxhash
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.errors import CodecError
-from mtptools.head import find_head, head_names, within_head
+from mtptools.head import find_head, head_names, layers_of, within_head
 from mtptools.ops.diff import digest
 from mtptools.receipt import identity, load_beside, load_inside
 from mtptools.recode import recoded
@@ -130,7 +130,7 @@ def _donor(ckpt: Checkpoint, donor: Checkpoint, progress: Progress) -> Lineage:
     if as_stored is not None:
         return as_stored
     same, made, unknown = 0, 0, []
-    for layer in range(max(ckpt.hparams.depth, donor.hparams.depth, 1)):
+    for layer in range(max(len(layers_of(ckpt)), len(layers_of(donor)), 1)):
         ours, theirs = find_head(ckpt, layer), find_head(donor, layer)
         if ours is None or theirs is None:
             return Lineage("donor", "fail", f"no head in {(ckpt if ours is None else donor).path.name}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -11,18 +11,29 @@ from mtptools.codecs import CODECS, ENCODABLE
 from mtptools.conventions import LAYOUTS
 from mtptools.errors import CodecError, ConventionError, UsageError
 from mtptools.families import Family, Role, Source
-from mtptools.head import Found, Head, head_prefix, hf_prefix
+from mtptools.families.blocks import GGUF_FUSED
+from mtptools.head import Found, Head, Stored, head_prefix, hf_prefix
 from mtptools.hparams import HParams
 from mtptools.ops.packed import FP4, as_fp4, as_mxfp4
 from mtptools.plan import Entry
 from mtptools.tensors import Tensor
 from mtptools.views import reshaped, same_values
 
-__all__ = ["Experts", "Place", "Style", "as_stored", "gguf_entries", "named", "place_of", "safetensors_entries"]
+__all__ = [
+    "EXPERTS",
+    "Experts",
+    "Place",
+    "Style",
+    "as_stored",
+    "gguf_entries",
+    "named",
+    "place_of",
+    "safetensors_entries",
+]
 
 FLOATS: Final = ("F32", "F16", "BF16")
 Experts = Literal["single", "fused"]
-_EXPERTS: Final = {"single": ("stack_experts",), "fused": ("gate_half", "up_half", "whole")}
+EXPERTS: Final = {"single": ("stack_experts",), "fused": ("gate_half", "up_half", "whole")}
 _SMALL: Final = ("norm", "router", "vector")
 
 
@@ -31,7 +42,7 @@ class Style:
     """What was asked of the output.
 
     matrices  type of the matrices, None to keep the donor's where the dialect can
-    norms     type of norms, routers and vectors in safetensors, None for the one releases have
+    norms     type of norms in safetensors, None for the one releases have
     experts   one by one or fused in 3-D, None for the way the family's releases have them
     """
 
@@ -148,8 +159,7 @@ def safetensors_entries(
 
     Raises ConventionError for a role that has no name there, UsageError for a type safetensors cannot hold here.
     """
-    if style.matrices is not None and style.matrices not in FLOATS:
-        raise UsageError(f"{style.matrices} is not a type of safetensors", hint=f"one of {', '.join(FLOATS)}")
+    _require_floats(style)
     entries: list[Entry] = []
     for layer, head in enumerate(heads):
         entries += named(donor, head.roles.values(), place, style, layer, label=label, head=True)
@@ -167,7 +177,7 @@ def named(
     head: bool = False,
 ) -> list[Entry]:
     """Entries of roles that stand beside each other, several of which may share one stored tensor."""
-    found = {one.role.name: one for one in roles}
+    found = {one.role.name: one for each in roles for one in _taken_apart(each, place)}
     floats = _float_type(found.values(), style)
     entries: list[Entry] = []
     done: set[str] = set()
@@ -182,8 +192,44 @@ def named(
         order = LAYOUTS[source.layout].group
         members.sort(key=lambda m: order.index(_source_at(m.role, source.pattern, place).layout) if order else 0)
         done |= {member.role.name for member in members}
-        entries += _entries(donor, members, source, place, layer, _types(members, floats, style), label, head)
+        entries += _entries(
+            donor,
+            members,
+            source,
+            place,
+            layer,
+            _types(members, floats, style, keeps=donor.dialect != "gguf"),
+            label,
+            head,
+        )
     return entries
+
+
+# Layouts by which a fused GGUF role holds the roles it is fused of.
+_HALVES: Final = {
+    "ffn_gate_up_exps.weight": ("gate_half", "up_half"),
+    "attn_kv_b.weight": ("k_of_kv_b", "v_of_kv_b"),
+}
+
+
+def _taken_apart(found: Found, place: Place) -> list[Found]:
+    """A role that GGUF holds fused, as the roles it is fused of; any other as it is."""
+    parts = GGUF_FUSED.get(found.role.name)
+    known = {role.name: role for role in place.family.head}
+    if parts is None or found.role.name in known or not all(name in known for name in parts):
+        return [found]
+    if found.role.name in _HALVES:
+        layouts = _HALVES[found.role.name]
+        return [
+            replace(found, role=known[name], source=Source("", layout))
+            for name, layout in zip(parts, layouts, strict=True)
+        ]
+    sizes = tuple(str(known[name].shape[0]) for name in parts)
+    cut = LAYOUTS["rows"].scatter([found.tensor], place.hparams.size, sizes)
+    return [
+        Found(known[name], (Stored(part.renamed(found.names[0])),), size=place.hparams.size)
+        for name, part in zip(parts, cut, strict=True)
+    ]
 
 
 def _source_at(role: Role, pattern: str, place: Place) -> Source:
@@ -207,7 +253,7 @@ def _chosen(role: Role, place: Place, style: Style) -> Source:
         )
     layouts = {source.layout for source in sources}
     if style.experts is not None and "stack_experts" in layouts and len(layouts) > 1:
-        return next(source for source in sources if source.layout in _EXPERTS[style.experts])
+        return next(source for source in sources if source.layout in EXPERTS[style.experts])
     return sources[0]
 
 
@@ -219,11 +265,14 @@ def _float_type(roles: Iterable[Found], style: Style) -> str:
     return "F32" if codecs == {"F32"} else "F16" if codecs == {"F16"} else "BF16"
 
 
-def _types(members: Sequence[Found], floats: str, style: Style) -> str:
+def _types(members: Sequence[Found], floats: str, style: Style, *, keeps: bool) -> str:
+    """Type of the stored tensors of these roles; `keeps`: the donor's own types are those of releases."""
     first = members[0]
     if first.role.kind in _SMALL:
         if style.norms is not None and first.role.kind == "norm":
             return style.norms
+        if keeps and first.tensor.codec in FLOATS:
+            return first.tensor.codec
         return "F32" if first.role.f32 else floats
     if style.matrices is None and not first.scaled and first.tensor.codec in FLOATS:
         return first.tensor.codec
@@ -281,18 +330,28 @@ def _as_shaped(found: Found, place: Place) -> Tensor:
 
 
 def as_stored(
-    donor: Checkpoint, names: Sequence[tuple[str, str]], wanted: str | None, label: str = "donor"
+    donor: Checkpoint,
+    names: Sequence[tuple[str, str]],
+    kinds: Mapping[str, str],
+    style: Style,
+    label: str = "donor",
 ) -> list[Entry]:
-    """Tensors under other names, bytes unchanged but for float matrices where a type is `wanted`.
+    """Tensors under other names: bytes unchanged, but for float matrices and norms of which a type is asked for.
 
     names  (name in the donor, name in the output)
+    kinds  kind of the role of each tensor that holds values; codes and scales are never touched
     """
-    if wanted is not None and wanted not in FLOATS:
-        raise UsageError(f"--head-type {wanted} is not an HF type", hint=f"one of {', '.join(FLOATS)}")
+    _require_floats(style)
+    wanted = {"matrix": style.matrices, "embedding": style.matrices, "output": style.matrices, "norm": style.norms}
     entries = []
     for old, new in names:
         tensor = donor[old]
-        plain = len(tensor.shape) > 1 and tensor.codec in FLOATS
-        codec = wanted if wanted is not None and plain else tensor.codec
-        entries.append(Entry(new, tensor, codec, label, (old,), head=True))
+        codec = wanted.get(kinds.get(old, ""))
+        entries.append(Entry(new, tensor, codec or tensor.codec, label, (old,), head=True))
     return entries
+
+
+def _require_floats(style: Style) -> None:
+    for option, value in (("--head-type", style.matrices), ("--norm-type", style.norms)):
+        if value is not None and value not in FLOATS:
+            raise UsageError(f"{value} is not a float type of safetensors", where=option, hint=", ".join(FLOATS))

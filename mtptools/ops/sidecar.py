@@ -30,7 +30,7 @@ def hf_config(ckpt: Checkpoint, depth: int) -> dict[str, Any]:
     """config.json of the model of a GGUF, from its metadata: the fields its family knows."""
     family, h = ckpt.family, ckpt.hparams
     out: dict[str, Any] = {
-        "model_type": family.hf_types[-1],
+        "model_type": family.hf_flat or family.hf_types[0],
         "num_hidden_layers": h.n_layers,
         "vocab_size": h.vocab_size,
         "tie_word_embeddings": h.tie_embeddings,

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from mtptools.checkpoint import Checkpoint
 from mtptools.containers.gguf_values import ARRAY
 from mtptools.families.per_layer import FIXED_LENGTH, PER_LAYER, SILENT, TRUNK_ONLY
-from mtptools.head import block_of, head_layers, head_names, is_sidecar, not_a_head, trunk_blocks
+from mtptools.gguf_blocks import block_of, trunk_blocks
+from mtptools.head import head_layers, head_names, is_sidecar, not_a_head
 from mtptools.hparams import declared_depth
 from mtptools.receipt import load_inside
 from mtptools.tokens import tokenizer_facts

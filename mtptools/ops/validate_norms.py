@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mtptools.checkpoint import Checkpoint
 from mtptools.codecs import CODECS, decode
 from mtptools.conventions import convert_values
-from mtptools.head import Found, find_head, find_trunk
+from mtptools.head import Found, find_head, find_trunk, layers_of
 from mtptools.tensors import Tensor
 
 Report = Iterator[tuple[str, str, str]]
@@ -105,7 +105,7 @@ def judge_head(ckpt: Checkpoint, reference: dict[str, float]) -> Report:
 
     reference  `trunk_means` of the trunk the head is for; empty when there is none to compare with
     """
-    layers = [find_head(ckpt, layer) for layer in range(max(ckpt.hparams.depth, 1))]
+    layers = [find_head(ckpt, layer) for layer in layers_of(ckpt)]
     for number, found_head in enumerate(layers):
         norms = {
             name: _effective(ckpt, found)
@@ -135,7 +135,7 @@ def judge_head(ckpt: Checkpoint, reference: dict[str, float]) -> Report:
 
 
 def values(ckpt: Checkpoint) -> Report:
-    layers = [find_head(ckpt, layer) for layer in range(max(ckpt.hparams.depth, 1))]
+    layers = [find_head(ckpt, layer) for layer in layers_of(ckpt)]
     for found_head in layers:
         for name, found in found_head.roles.items() if found_head is not None else ():
             if CODECS[found.tensor.codec].kind not in ("float", "block") or not found.tensor.n_values:

@@ -8,7 +8,7 @@ from typing import Final
 from mtptools.checkpoint import Checkpoint
 from mtptools.errors import CodecError
 from mtptools.families import Role
-from mtptools.head import Found, find_head, find_trunk, head_names, is_sidecar
+from mtptools.head import Found, find_head, find_trunk, head_names, is_sidecar, layers_of
 from mtptools.quantized import COMPANIONS
 
 # Tensors that belong to others: scales beside their weight, and rope factors made by converters.
@@ -17,7 +17,7 @@ Report = Iterator[tuple[str, str, str]]
 
 
 def _layers(ckpt: Checkpoint) -> Iterator[tuple[str, dict[str, Found], tuple[str, ...]]]:
-    for layer in range(max(ckpt.hparams.depth, 1)):
+    for layer in layers_of(ckpt):
         head = find_head(ckpt, layer)
         if head is not None:
             yield f"head layer {layer}", head.roles, head.missing
@@ -54,7 +54,7 @@ def _companions_only(ckpt: Checkpoint) -> bool:
 
 
 def unknown(ckpt: Checkpoint) -> Report:
-    for layer in range(max(ckpt.hparams.depth, 1)):
+    for layer in layers_of(ckpt):
         head = find_head(ckpt, layer)
         lost = [n for n in head.unknown if not n.endswith(_NO_ROLE)] if head is not None else []
         if lost:
