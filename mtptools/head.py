@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.conventions import LAYOUTS
-from mtptools.errors import CorruptError
+from mtptools.errors import CodecError, CorruptError
 from mtptools.families import Role, Sign, Source
 from mtptools.families.blocks import GGUF_FUSED
 from mtptools.gguf_blocks import block_of, gguf_blocks, head_blocks, trunk_blocks
@@ -93,6 +93,15 @@ class Found:
         parts = [one.logical() for one in self.stored]
         return layout.gather(parts, self.size, self.source.sizes).renamed(self.role.name)
 
+    @cached_property
+    def problem(self) -> str | None:
+        """Why `tensor` cannot be had: a quantization that is not known, parts that do not fit; None when it can."""
+        try:
+            self.tensor  # noqa: B018  cached, and refused here if at all
+        except (CodecError, CorruptError) as error:
+            return str(error)
+        return None
+
 
 @dataclass(frozen=True)
 class Head:
@@ -109,7 +118,9 @@ class Head:
 
     @property
     def nbytes(self) -> int:
-        return sum(found.tensor.nbytes for found in self.roles.values())
+        stored = [one for found in self.roles.values() for one in found.stored]
+        sizes = {tensor.name: tensor.nbytes for one in stored for tensor in (one.tensor, *one.scales.values())}
+        return sum(sizes.values())
 
 
 @lru_cache(maxsize=8)

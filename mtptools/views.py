@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import prod
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,9 @@ __all__ = [
 ]
 
 
+_FLOATS: Final = frozenset(("F32", "BF16", "F16"))
+
+
 def _nowhere(shape: tuple[int, ...], codec: str) -> tuple[Blob]:
     return (Blob(NOWHERE, 0, prod(shape[:-1]) * CODECS[codec].row_bytes(shape[-1])),)
 
@@ -49,15 +53,15 @@ def repacked(name: str, shape: tuple[int, ...], codec: str, packed: Packed) -> T
 def _float_codec(tensors: Sequence[Tensor]) -> str:
     """The type that holds the values of all of these without loss."""
     codecs = {tensor.codec for tensor in tensors}
-    return codecs.pop() if len(codecs) == 1 and codecs <= {"F32", "BF16", "F16"} else "F32"
+    return codecs.pop() if len(codecs) == 1 and codecs <= _FLOATS else "F32"
 
 
 def _alike(tensors: Sequence[Tensor]) -> None:
-    """Refuse tensors whose rows do not fit below each other; stored ones must be of one type too."""
+    """Refuse tensors whose rows do not fit below each other: of other lengths, or quantized blocks of several types."""
     first = tensors[0]
-    stored = all(tensor.stored for tensor in tensors)
     for other in tensors[1:]:
-        if other.shape[1:] != first.shape[1:] or (stored and other.codec != first.codec):
+        types = {first.codec, other.codec}
+        if other.shape[1:] != first.shape[1:] or (len(types) > 1 and not types <= _FLOATS):
             raise CorruptError(
                 f"cannot join {other.name} {other.codec}{list(other.shape)} and {first.name} "
                 f"{first.codec}{list(first.shape)}",
@@ -69,7 +73,7 @@ def _alike(tensors: Sequence[Tensor]) -> None:
 def join_rows(tensors: Sequence[Tensor], shape: tuple[int, ...], name: str) -> Tensor:
     """The rows of all tensors, one tensor after the other, as one tensor of `shape`."""
     _alike(tensors)
-    if all(tensor.stored for tensor in tensors):
+    if all(tensor.stored and tensor.codec == tensors[0].codec for tensor in tensors):
         return Tensor(name, shape, tensors[0].codec, _merged(blob for tensor in tensors for blob in tensor.blobs))
     starts = [0]
     for tensor in tensors:

@@ -26,9 +26,7 @@ __all__ = ["command"]
 @click.option(
     "--outtype",
     type=click.Choice(["F32", "BF16", "F16", "Q8_0"], case_sensitive=False),
-    default="BF16",
-    show_default=True,
-    help="Type of a whole checkpoint's matrices.",
+    help="Type of a whole checkpoint's matrices. [default: BF16]",
 )
 @click.option(
     "--pre", metavar="NAME", help="llama.cpp's name of the pre-tokenizer, where tokenizer.json does not tell."
@@ -57,15 +55,26 @@ def command(
     from mtptools.checkpoint import open_checkpoint
     from mtptools.cli.verifying import static_check
     from mtptools.cli.writing import carry_out
+    from mtptools.errors import UsageError
     from mtptools.head import is_sidecar
     from mtptools.ops.convert import convert_head
     from mtptools.ops.convert_gguf import convert_gguf, converts_whole
     from mtptools.ops.render import Style
 
     ckpt = open_checkpoint(source)
-    alone = head_only or bare or lossless or any(style.values())
-    if to == "gguf" and converts_whole(ckpt) and not alone and not is_sidecar(ckpt):
-        plan = convert_gguf(ckpt, writing.out.name, outtype=outtype, pre=pre)
+    whole = to == "gguf" and converts_whole(ckpt) and not (head_only or bare) and not is_sidecar(ckpt)
+    of_heads = {"--lossless": lossless, **{f"--{k.replace('_', '-')}": v for k, v in style.items()}}
+    stated = [name for name, value in of_heads.items() if value]
+    if whole and stated:
+        raise UsageError(f"{stated[0]} is for a head, and the whole checkpoint would be converted", hint="--head-only")
+    if not whole and (outtype is not None or pre is not None):
+        raise UsageError("--outtype and --pre are for a whole checkpoint", hint="--head-type gives a head's type")
+    if to == "gguf" and style["norm_type"] is not None:
+        raise UsageError("GGUF holds norms in F32", where="--norm-type", hint="leave it out")
+    if to != "hf" and style["experts"] is not None:
+        raise UsageError(f"{to} stacks experts", where="--experts", hint="leave it out")
+    if whole:
+        plan = convert_gguf(ckpt, writing.out.name, outtype=outtype or "BF16", pre=pre)
     else:
         asked = Style.asked(style["head_type"], style["norm_type"], style["experts"])
         plan = convert_head(ckpt, writing.out.name, to, asked, bare=bare, lossless=lossless)

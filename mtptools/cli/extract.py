@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
 
-from mtptools.cli.options import PATH, Writing, examples, writing_options
+from mtptools.cli.options import PATH, Writing, examples, generic_option, writing_options
 
 __all__ = ["command"]
 
@@ -20,10 +21,12 @@ __all__ = ["command"]
 )
 @click.argument("source", type=PATH)
 @click.option("--bare", is_flag=True, help="The head's own tensors alone: a small donor, loadable by no runtime.")
+@generic_option
 @writing_options
 def command(
     source: Path,
     bare: bool,
+    generic: bool,
     writing: Writing,
 ) -> int:
     """Take the head out into a sidecar.
@@ -36,6 +39,6 @@ def command(
     from mtptools.cli.writing import carry_out
     from mtptools.ops.extract import extract
 
-    plan = extract(open_checkpoint(source), writing.out.name, bare=bare)
-    check = static_check if writing.verify else None
+    plan = extract(open_checkpoint(source, generic=generic), writing.out.name, bare=bare)
+    check = partial(static_check, generic=generic) if writing.verify else None
     return carry_out(plan, writing, check)

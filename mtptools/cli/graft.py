@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from mtptools.cli.options import PATH, Writing, examples, link_option, writing_options
+from mtptools.cli.options import PATH, Writing, examples, generic_option, link_option, writing_options
 
 __all__ = ["command"]
 
@@ -26,7 +26,7 @@ __all__ = ["command"]
 @click.option("--norm-type", metavar="TYPE", help="Type of the head's norms in safetensors, e.g. F32.")
 @click.option("--experts", type=click.Choice(["single", "fused"]), help="Layout of the head's experts in HF.")
 @click.option("--lossless", is_flag=True, help="Refuse when any bit of the head could not be had back.")
-@click.option("--generic", is_flag=True, help="Take GGUF architectures that are not known; nothing of them is checked.")
+@generic_option
 @click.option("--allow-mismatch", "allow", multiple=True, metavar="FINDING", help="Accept this finding; repeatable.")
 @link_option
 @writing_options

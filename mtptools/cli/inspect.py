@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from mtptools.cli.options import PATH, examples, output_options
+from mtptools.cli.options import PATH, examples, generic_option, output_options
 from mtptools.cli.output import emit, table
 
 __all__ = ["command"]
@@ -15,13 +15,14 @@ __all__ = ["command"]
 
 @click.command(epilog=examples("mtptools inspect model.gguf", "mtptools inspect ./Qwen3.5-27B --json | jq .sizes"))
 @click.argument("path", type=PATH)
+@generic_option
 @output_options
-def command(path: Path, as_json: bool, quiet: bool, verbose: bool) -> None:
+def command(path: Path, generic: bool, as_json: bool, quiet: bool, verbose: bool) -> None:
     """Show what is in a checkpoint: container, family, head by role, sizes, tokenizer, receipt."""
     from mtptools.checkpoint import open_checkpoint
     from mtptools.ops.inspect import inspect
 
-    ckpt = open_checkpoint(path)
+    ckpt = open_checkpoint(path, generic=generic)
     data = inspect(ckpt)
     if verbose:
         data["all_tensors"] = [{"name": n, "shape": list(t.shape), "type": t.codec} for n, t in ckpt.items()]

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-__all__ = ["PATH", "Writing", "examples", "link_option", "output_options", "writing_options"]
+__all__ = ["PATH", "Writing", "examples", "generic_option", "link_option", "output_options", "writing_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,6 +41,11 @@ output_options = _all(
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout."),
     click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors; the exit code tells."),
     click.option("-v", "--verbose", is_flag=True, help="Say more: every tensor, every check that passed."),
+)
+
+
+generic_option = click.option(
+    "--generic", is_flag=True, help="Take a GGUF of an unknown architecture as it stands; nothing of it is checked."
 )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from mtptools.cli.options import PATH, examples, output_options
+from mtptools.cli.options import PATH, examples, generic_option, output_options
 from mtptools.cli.output import emit
 
 __all__ = ["command"]
@@ -20,8 +20,9 @@ __all__ = ["command"]
     )
 )
 @click.argument("path", type=PATH)
+@generic_option
 @output_options
-def command(path: Path, as_json: bool, quiet: bool, verbose: bool) -> int:
+def command(path: Path, generic: bool, as_json: bool, quiet: bool, verbose: bool) -> int:
     """Check what the config declares against what the file holds. Exit code 1 when a check fails.
 
     config.json, with the index beside it or without, is enough for what can be told from names.
@@ -29,7 +30,7 @@ def command(path: Path, as_json: bool, quiet: bool, verbose: bool) -> int:
     from mtptools.checkpoint import open_declared
     from mtptools.ops.validate import CHECKS, validate
 
-    result = validate(open_declared(path))
+    result = validate(open_declared(path, generic=generic))
     lines = []
     for finding in result.findings:
         lines.append(f"{finding.severity}: [{finding.check}] {finding.what}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from mtptools.cli.options import PATH, examples, output_options
+from mtptools.cli.options import PATH, examples, generic_option, output_options
 from mtptools.cli.output import emit
 
 __all__ = ["command"]
@@ -40,6 +40,7 @@ DECODER_FLAGS = (
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1 …")
 @click.option("--dtype", default="float32", show_default=True, type=click.Choice(["float32", "bfloat16", "float16"]))
 @click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads. [default: 1 for small models]")
+@generic_option
 @output_options
 @click.pass_context
 def command(
@@ -59,6 +60,7 @@ def command(
     device: str,
     dtype: str,
     threads: int | None,
+    generic: bool,
     as_json: bool,
     quiet: bool,
     verbose: bool,
@@ -83,11 +85,11 @@ def command(
     if baseline is not None and against is not None:
         raise UsageError("--against and --baseline are two baselines", hint="give one of them")
     result = run(
-        open_checkpoint(path),
+        open_checkpoint(path, generic=generic),
         parity=parity,
-        trunk=open_checkpoint(trunk) if trunk else None,
-        donor=open_checkpoint(against) if against else None,
-        head=open_checkpoint(head) if head else None,
+        trunk=open_checkpoint(trunk, generic=generic) if trunk else None,
+        donor=open_checkpoint(against, generic=generic) if against else None,
+        head=open_checkpoint(head, generic=generic) if head else None,
         baseline=baseline,
         ks=ks,
         tokens=tokens,

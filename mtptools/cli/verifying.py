@@ -145,9 +145,9 @@ def _record(result: Verification) -> Record:
     return data["ok"], data, result.render()
 
 
-def static_check(path: Path) -> Record:
+def static_check(path: Path, *, generic: bool = False) -> Record:
     """L0 and L1 of a written output that has no trunk, or no head, to decode with."""
-    return _record(run(open_checkpoint(path), parity=False, quiet=True))
+    return _record(run(open_checkpoint(path, generic=generic), parity=False, quiet=True))
 
 
 def after_graft(trunk: Checkpoint, donor: Checkpoint, *, quiet: bool) -> Callable[[Path], Record]:

@@ -38,7 +38,7 @@ class Role:
     required  False: may be absent, then the trunk's is used (see `borrows`), or nothing
     borrows   the trunk role that stands in when this one is absent
     when      hyperparameter that must not be 0 for the role to exist; with a leading "!" it must be 0
-    mlx       places in MLX, where they are not those of HF with layout "whole"
+    mlx       places in MLX; () where they are those of HF
     f32       releases keep it in F32 beside BF16 weights
     scheme    quantization in which releases hold it, where another dialect can take its bits over; "" for none
     root      in GGUF it stands outside of the head's block, where a trunk has one of its own: a sidecar only

@@ -66,8 +66,8 @@ def convert_head(
     config = _config(source, len(heads), coded=any(name.endswith(COMPANIONS) for name in (e.name for e in entries)))
     if source.dialect == "gguf":
         facts.append(
-            f"config.json is made from the metadata, as {config['model_type']}: for a runtime take the release's, and its "
-            "tokenizer"
+            f"config.json is made from the metadata, as {config['model_type']}: for a runtime take the release's, and "
+            "its tokenizer"
         )
     file = OutFile(FILES[to], "safetensors", {"format": FORMATS[to]}, tuple(entries))
     side = (*_tokenizer(source), SideFile("config.json", content=to_json_bytes(config)))
@@ -102,7 +102,7 @@ def _safetensors(
 
 
 def _config(source: Checkpoint, depth: int, *, coded: bool) -> dict[str, Any]:
-    """config.json of a sidecar: it declares the head, and a quantization only where its tensors are codes and scales."""
+    """config.json of a sidecar: it declares the head, and a quantization where its tensors are codes and scales."""
     if source.dialect == "gguf":
         return hf_config(source, depth)
     config = copy.deepcopy(hf_with_depth(source.config, source.family, depth))

@@ -7,7 +7,7 @@ from typing import Any
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.errors import InputError
-from mtptools.head import find_head, head_names, layers_of
+from mtptools.head import Found, find_head, head_names, layers_of
 from mtptools.receipt import load_inside
 from mtptools.tokens import tokenizer_facts
 
@@ -43,6 +43,14 @@ def inspect(ckpt: Checkpoint) -> dict[str, Any]:
     return out
 
 
+def _read(found: Found) -> dict[str, Any]:
+    """Shape, type and bytes of a role: its values', or where these cannot be read what is stored."""
+    if found.problem is None:
+        return {"shape": list(found.tensor.shape), "type": found.tensor.codec, "bytes": found.tensor.nbytes}
+    stored = found.stored[0].tensor
+    return {"shape": list(stored.shape), "type": stored.codec, "bytes": stored.nbytes, "problem": found.problem}
+
+
 def _is_embedding(name: str) -> bool:
     """Embeddings or output matrix, in either dialect."""
     module, _, last = name.rpartition(".")
@@ -74,9 +82,7 @@ def _of_family(ckpt: Checkpoint) -> dict[str, Any]:
                 "roles": [
                     {
                         "role": name,
-                        "shape": list(found.tensor.shape),
-                        "type": found.tensor.codec,
-                        "bytes": found.tensor.nbytes,
+                        **_read(found),
                         "stored_as": list(found.names) if len(found.names) == 1 else [found.names[0], "..."],
                         "values": found.role.convention(ckpt.dialect),
                     }

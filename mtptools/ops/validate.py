@@ -93,6 +93,7 @@ CHECKS: Final = (
     Check("tokenizer-missing", "warning", "there is a tokenizer", validate_declared.tokenizer_missing),
     Check("tensor-missing", "error", "every required tensor is there", validate_tensors.missing, "names"),
     Check("tensor-unknown", "error", "no tensor without a role", validate_tensors.unknown, "names"),
+    Check("head-readable", "error", "the head's values can be read", validate_tensors.readable),
     Check("tensor-shape", "error", "shapes agree with the config", validate_tensors.shapes),
     Check("expert-layout", "error", "experts are fused or single, not both", validate_tensors.expert_layout, "names"),
     Check("tensor-order", "error", "GGUF data is gapless, in header order", validate_tensors.order),

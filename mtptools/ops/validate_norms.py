@@ -49,7 +49,7 @@ def _without_one(weights: NDArray[np.float32]) -> bool:
 def _trunk_norms(ckpt: Checkpoint) -> dict[str, list[NDArray[np.float32]]]:
     out: dict[str, list[NDArray[np.float32]]] = {}
     for role, _, found in find_trunk(ckpt):
-        if found is not None and _is_offset(found) and found.tensor.n_values:
+        if found is not None and _is_offset(found) and found.problem is None and found.tensor.n_values:
             out.setdefault(role.name, []).append(_effective(ckpt, found))
     return out
 
@@ -110,7 +110,7 @@ def judge_head(ckpt: Checkpoint, reference: dict[str, float]) -> Report:
         norms = {
             name: _effective(ckpt, found)
             for name, found in (found_head.roles.items() if found_head is not None else ())
-            if _is_offset(found) and found.tensor.n_values
+            if _is_offset(found) and found.problem is None and found.tensor.n_values
         }
         low = [name for name, weights in norms.items() if _without_one(weights)]
         if low:
@@ -138,7 +138,11 @@ def values(ckpt: Checkpoint) -> Report:
     layers = [find_head(ckpt, layer) for layer in layers_of(ckpt)]
     for found_head in layers:
         for name, found in found_head.roles.items() if found_head is not None else ():
-            if CODECS[found.tensor.codec].kind not in ("float", "block") or not found.tensor.n_values:
+            if (
+                found.problem is not None
+                or CODECS[found.tensor.codec].kind not in ("float", "block")
+                or not found.tensor.n_values
+            ):
                 continue
             sample = _sample(found.tensor)
             if not np.isfinite(sample).all():

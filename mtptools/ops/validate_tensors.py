@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from mtptools.checkpoint import Checkpoint
-from mtptools.errors import CodecError
 from mtptools.families import Role
 from mtptools.head import Found, find_head, find_trunk, head_names, is_sidecar, layers_of
 from mtptools.quantized import COMPANIONS
@@ -96,12 +95,9 @@ def _stated(ckpt: Checkpoint, role: Role) -> tuple[int, ...]:
 def _wrong(ckpt: Checkpoint, role: Role, found: Found, where: str) -> tuple[str, str, str] | None:
     if not role.shape or found.role.name != role.name:  # not stated, or fused with others
         return None
-    if len({one.tensor.codec for one in found.stored}) > 1:  # experts of several types: each may be right
+    if found.problem is not None:  # `readable` says it
         return None
-    try:
-        shape = found.tensor.shape
-    except CodecError:  # a quantization that is not known: its shapes are not either
-        return None
+    shape = found.tensor.shape
     if _agree(_stated(ckpt, role), shape):
         return None
     return (
@@ -127,6 +123,17 @@ def shapes(ckpt: Checkpoint) -> Report:
         wrong = _wrong(ckpt, role, standing, "" if layer is None else f"layer {layer} ")
         if wrong is not None:
             yield wrong
+
+
+def readable(ckpt: Checkpoint) -> Report:
+    for where, roles, _ in _layers(ckpt):
+        for name, found in roles.items():
+            if found.problem is not None:
+                yield (
+                    f"{where} {name} cannot be read",
+                    found.problem,
+                    "take the head from the BF16 or FP8 release: mtptools strip, then mtptools graft",
+                )
 
 
 def expert_layout(ckpt: Checkpoint) -> Report:
