@@ -21,6 +21,7 @@ Exit code 1 is not an error: a check ran to its end and its answer is "no".
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -40,7 +41,13 @@ __all__ = [
     "TokenizerError",
     "UnknownFamilyError",
     "UsageError",
+    "typed",
 ]
+
+
+def typed(path: object) -> str:
+    """A path as it is typed into a shell."""
+    return shlex.quote(str(path))
 
 
 class MtpToolsError(Exception):

@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
 
 from mtptools.checkpoint import Checkpoint
+from mtptools.codecs import CODECS
 from mtptools.conventions import LAYOUTS
 from mtptools.errors import CodecError, CorruptError
 from mtptools.families import Role, Sign, Source
@@ -97,7 +98,8 @@ class Found:
     def problem(self) -> str | None:
         """Why `tensor` cannot be had: a quantization that is not known, parts that do not fit; None when it can."""
         try:
-            self.tensor  # noqa: B018  cached, and refused here if at all
+            if CODECS[self.tensor.codec].kind == "int":
+                return f"{self.names[0]} is {self.tensor.codec}: whole numbers, and no scale beside them"
         except (CodecError, CorruptError) as error:
             return str(error)
         return None

@@ -6,6 +6,7 @@ Nothing is at its place before everything is; what stood there before comes back
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import stat
@@ -67,7 +68,9 @@ def check_output(plan: Plan, out: Path, *, force: bool) -> None:
     need, free = plan.new_bytes, shutil.disk_usage(parent).free
     if need > free:
         raise SystemFailure(
-            f"the output needs {human_bytes(need)}, {human_bytes(free)} are free", where=parent, hint="free some space"
+            f"the output needs {human_bytes(need)}, {human_bytes(need - free)} more than are free",
+            where=parent,
+            hint="free some space, or write to another disk",
         )
 
 
@@ -95,6 +98,28 @@ def _check_kind(plan: Plan, target: Path) -> None:
             where=target,
             hint="remove it yourself, or give another path",
         )
+    foreign = _foreign(target) if plan.folder else []
+    if foreign:
+        shown = ", ".join(foreign[:4]) + (" …" if len(foreign) > 4 else "")
+        raise UsageError(
+            f"the folder holds what mtptools did not put there: {shown}",
+            where=target,
+            hint="move it out of the folder first, or give another path: --force would remove it",
+        )
+
+
+def _foreign(folder: Path) -> list[str]:
+    """Names in an earlier output's folder that its receipt does not list. A receipt without a list says nothing."""
+    place = receipt.receipt_path(folder, True)
+    if not place.is_file():
+        return []
+    try:
+        listed = json.loads(place.read_text(encoding="utf-8")).get("files")
+    except (OSError, ValueError, AttributeError):
+        return []
+    if not isinstance(listed, list):
+        return []
+    return sorted(path.name for path in folder.iterdir() if path.name not in {*listed, place.name})
 
 
 def _kind(mode: int) -> str:
@@ -110,8 +135,10 @@ def staging(out: Path) -> Iterator[Path]:
     """A temporary folder beside the output, removed whatever happens; those of killed processes go too."""
     stem = f".{out.name}.mtptools-"
     for stale in out.parent.glob(f"{stem}*"):
-        number = stale.name.removeprefix(stem)
-        if number.isdigit() and not _alive(int(number)):
+        number = stale.name.removeprefix(stem).removesuffix("-old")
+        # What a dead run took away is kept while nothing stands in its place.
+        kept = stale.name.endswith("-old") and not os.path.lexists(out)
+        if number.isdigit() and not _alive(int(number)) and not kept:
             shutil.rmtree(stale, ignore_errors=True)
     stage = out.parent / f"{stem}{os.getpid()}"
     try:

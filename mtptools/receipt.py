@@ -83,6 +83,7 @@ def build(plan: Plan, digests: Mapping[str, str], head_sha256: Mapping[str, str]
         "changes": plan.to_json()["changes"],
         "facts": list(plan.facts),
         "linked": _linked(plan),
+        "files": [*(file.name for file in plan.files), *(side.name for side in plan.side)],
         "tensors": [
             {
                 "name": entry.name,

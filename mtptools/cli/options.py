@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+
+from mtptools.errors import UsageError
 
 __all__ = ["PATH", "Writing", "examples", "generic_option", "link_option", "output_options", "writing_options"]
 
@@ -73,12 +76,23 @@ _writing_options = _all(
 )
 
 
+def _named(out: Path) -> Path:
+    """The output with a name of its own: `.` and `..` as what they stand for. Raises UsageError for the root."""
+    if out.name not in ("", ".."):
+        return out
+    full = Path(os.path.abspath(out))  # noqa: PTH100  a link is named, not what it leads to
+    if not full.name:
+        raise UsageError("the output is the root folder", where="-o", hint="give a file or a folder of its own")
+    return full
+
+
 def writing_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options of a writing verb, passed to it as one `writing`."""
 
     @wraps(function)
     def call(**values: Any) -> Any:
         writing = Writing(**{field.name: values.pop(field.name) for field in fields(Writing)})
+        writing = replace(writing, out=_named(writing.out))
         return function(writing=writing, **values)
 
     return _writing_options(call)

@@ -39,7 +39,7 @@ def command(path: Path, generic: bool, as_json: bool, quiet: bool, verbose: bool
     if verbose:
         lines += [f"pass: [{check.id}] {check.asks}" for check in CHECKS if check.id in result.passed]
     if result.skipped and result.passed:
-        lines.append(f"not checked without weights: {', '.join(result.skipped)}")
+        lines.append(f"not checked: {', '.join(result.skipped)}")
     lines.append(result.head)
     verdict = "valid" if result.ok else "not valid"
     ran = len(CHECKS) - len(result.skipped)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from mtptools.cli.options import Writing
 from mtptools.cli.output import emit, note, progress
+from mtptools.errors import UsageError
 from mtptools.plan import Plan, human_bytes
 
 __all__ = ["carry_out"]
+
+
+def _check_name(plan: Plan, out: Path) -> None:
+    if plan.folder and out.suffix in (".gguf", ".safetensors"):
+        raise UsageError(
+            "the output is a folder, and its name is a file's", where=out, hint=f"-o {out.with_suffix('')}"
+        )
 
 
 def carry_out(plan: Plan, told: Writing, verify: Callable[[Path], tuple[bool, dict[str, Any], str]] | None) -> int:
@@ -22,22 +31,30 @@ def carry_out(plan: Plan, told: Writing, verify: Callable[[Path], tuple[bool, di
     from mtptools.writer import add_verification, write
 
     quiet, as_json = told.quiet, told.as_json
+    # Absolute, because the folder that is replaced may be the one the command runs in.
+    out = Path(os.path.abspath(told.out))  # noqa: PTH100  a link is named, not what it leads to
+    _check_name(plan, told.out)
     if told.dry_run:
-        check_output(plan, told.out, force=told.force)
+        check_output(plan, out, force=told.force)
         emit(plan.to_json(), plan.render() + "\ndry run: nothing was written", as_json=as_json, quiet=quiet)
         return 0
     for line in [plan.render()] if told.verbose else plan.facts:
         note(line, quiet=quiet)
     with progress(plan.nbytes - plan.linked_bytes, plan.verb, quiet=quiet) as done:
-        written = write(plan, told.out, force=told.force, progress=done)
+        written = write(plan, out, force=told.force, progress=done)
     head = [entry for entry in plan.entries if entry.head]
+
+    def shown(path: Path) -> Path:
+        """A path below the output as it was asked for."""
+        return told.out.parent / path.relative_to(out.parent)
+
     lines = [
-        f"{plan.verb}: {written.path} ({len(plan.entries)} tensors, {human_bytes(plan.nbytes)}; "
+        f"{plan.verb}: {shown(written.path)} ({len(plan.entries)} tensors, {human_bytes(plan.nbytes)}; "
         f"head: {len(head)} tensors, {human_bytes(sum(entry.nbytes for entry in head))})",
         plan.space,
-        f"receipt: {written.receipt_path}",
+        f"receipt: {shown(written.receipt_path)}",
     ]
-    data: dict[str, Any] = {"output": str(written.path), "plan": plan.to_json(), "receipt": written.receipt}
+    data: dict[str, Any] = {"output": str(shown(written.path)), "plan": plan.to_json(), "receipt": written.receipt}
     passed = True
     if verify is not None:
         passed, record, text = verify(written.path)

@@ -31,9 +31,10 @@ _COMPARED: Final[tuple[tuple[str, str, str, bool], ...]] = (
     ("expert-ffn", "moe_intermediate_size", "expert feed-forward size", False),
     ("shared-ffn", "shared_expert_intermediate_size", "shared expert's feed-forward size", False),
 )
-_OF_THE_HEAD: Final = ("head-shape", "head-norms", "head-values", "quantization-method")
+_OF_THE_HEAD: Final = ("head-shape", "head-readable", "head-norms", "head-values", "quantization-method")
 FINDINGS: Final = ("family", "layers", *(row[0] for row in _COMPARED), "tokenizer", *_OF_THE_HEAD)
 _FATAL: Final = {"family", "head-shape", *(row[0] for row in _COMPARED if not row[3])}
+ALLOWABLE: Final = tuple(name for name in FINDINGS if name not in _FATAL)
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ def mismatches(trunk: Checkpoint, donor: Checkpoint) -> list[Mismatch]:
 def _head(trunk: Checkpoint, donor: Checkpoint) -> list[Mismatch]:
     """What is wrong with the donor's head itself: shapes, values, and norms against the trunk's of the same kind."""
     out = [Mismatch("head-shape", what) for what, _, _ in validate_tensors.head_shapes(donor)]
+    out += [Mismatch("head-readable", f"{what}: {why}") for what, why, _ in validate_tensors.readable(donor)]
     out += [Mismatch("head-values", what) for what, _, _ in validate_norms.values(donor)]
     reference = validate_norms.trunk_means(trunk)
     out += [Mismatch("head-norms", f"{what} ({why})") for what, why, _ in validate_norms.judge_head(donor, reference)]
@@ -109,7 +111,7 @@ def require_match(trunk: Checkpoint, donor: Checkpoint, allowed: Sequence[str]) 
     wrong = [name for name in allowed if name not in FINDINGS]
     if wrong:
         raise UsageError(
-            f"no finding is called {wrong[0]!r}", where="--allow-mismatch", hint=f"findings: {', '.join(FINDINGS)}"
+            f"no finding is called {wrong[0]!r}", where="--allow-mismatch", hint=f"findings: {', '.join(ALLOWABLE)}"
         )
     found = mismatches(trunk, donor)
     refused = [m for m in found if m.fatal or m.id not in allowed]

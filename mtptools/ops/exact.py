@@ -19,6 +19,7 @@ __all__ = ["loses", "require_lossless", "statement"]
 _WIDER: Final = {"F32": ("F32",), "F16": ("F16", "F32"), "BF16": ("BF16", "F32")}
 # Values are looked at in tensors up to this size: norms, vectors and routers, not matrices.
 _SMALL: Final = 1 << 22
+_FLOATS: Final = "--head-type BF16, or F32; or leave out --lossless"
 
 
 def loses(entry: Entry) -> str | None:
@@ -51,7 +52,8 @@ def _comes_back(entry: Entry) -> bool:
     before = decode(entry.source)
     there = before if entry.values is None else convert_values(before, *entry.values)
     try:
-        kept = decode_bytes(encode(there, entry.codec), entry.codec, columns)
+        with np.errstate(over="ignore"):  # what does not fit is refused when it is written
+            kept = decode_bytes(encode(there, entry.codec), entry.codec, columns)
     except CodecError:
         return False
     back = kept if entry.values is None else convert_values(kept, entry.values[1], entry.values[0])
@@ -77,8 +79,10 @@ def require_lossless(entries: Sequence[Entry]) -> None:
     if lost:
         entry, reason = lost[0]
         norms = all(one.values is not None for one, _ in lost)
+        coded = any(name.endswith(COMPANIONS) for name in entry.names)
+        other = "use a trunk quantized as the donor is; or leave out --lossless" if coded else _FLOATS
         raise CodecError(
             f"{len(lost)} tensor(s) would lose bits, {entry.name} first: {reason}",
             where="--lossless",
-            hint="--norm-type F32" if norms else "--head-type BF16, or F32; or leave out --lossless",
+            hint="--norm-type F32" if norms else other,
         )

@@ -10,7 +10,7 @@ from mtptools.checkpoint import Checkpoint, File
 from mtptools.codecs import CODECS
 from mtptools.containers.gguf import Metadata
 from mtptools.containers.safetensors import INDEX_NAME
-from mtptools.errors import InputError
+from mtptools.errors import InputError, UsageError, typed
 from mtptools.gguf_blocks import trunk_blocks
 from mtptools.head import Head, head_names, trunk_layers
 from mtptools.ops.compatible import require_match
@@ -71,7 +71,7 @@ def graft(
         raise InputError(
             f"the trunk has a head already ({len(standing)} tensors, {standing[0]} …)",
             where=trunk.path,
-            hint=f"mtptools strip {trunk.path.name} -o trunk{trunk.path.suffix}, then graft onto that",
+            hint=f"mtptools strip {typed(trunk.path)} -o trunk{trunk.path.suffix}, then graft onto that",
         )
     facts = require_match(trunk, donor, allow)
     if trunk.family.generic:
@@ -107,12 +107,16 @@ def _gguf(
     link: bool,
 ) -> Plan:
     _require_block(trunk, heads)
+    if style.norms is not None:
+        raise UsageError("GGUF holds norms in F32", where="--norm-type", hint="leave it out")
     n_trunk = trunk_blocks(trunk)
     if style.matrices is None and donor.dialect != "gguf":
         matrices, why = _default_type(trunk, heads)
         style = replace(style, matrices=matrices)
         facts.append(f"head type {matrices}: the donor is {donor.dialect.upper()} and {why}")
     head = head_entries(donor, heads, trunk, n_trunk, style)
+    if not all(entry.passes for entry in head):
+        facts += statement(head)
     metadata = gguf_with_depth(
         trunk.metadata, trunk.family.gguf_arch, n_trunk, len(heads), stated_by(donor), trunk_layers(donor)
     )

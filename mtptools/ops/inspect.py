@@ -45,6 +45,10 @@ def inspect(ckpt: Checkpoint) -> dict[str, Any]:
 
 def _read(found: Found) -> dict[str, Any]:
     """Shape, type and bytes of a role: its values', or where these cannot be read what is stored."""
+    if found.problem is None and found.scaled:
+        parts = {t.name: t for one in found.stored for t in (one.tensor, *one.scales.values())}
+        kind = f"{found.stored[0].tensor.codec} and scales"
+        return {"shape": list(found.tensor.shape), "type": kind, "bytes": sum(t.nbytes for t in parts.values())}
     if found.problem is None:
         return {"shape": list(found.tensor.shape), "type": found.tensor.codec, "bytes": found.tensor.nbytes}
     stored = found.stored[0].tensor

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from mtptools.errors import CorruptError
 from mtptools.ops.quant_match import Lists, spellings
 from mtptools.ops.quant_methods import LITERALS, Method, Switch
 from mtptools.ops.quant_modules import Module, experts_of, fused_groups, lift, root_of, tail_of
@@ -100,9 +101,17 @@ def _without(value: Any, items: Sequence[str]) -> Any:
 
 
 def _with(value: Any, items: Sequence[str], rule: Method) -> Any:
+    kind = "list" if rule.value is None else "table"
+    if value is not None and not isinstance(value, list if rule.value is None else dict):
+        raise CorruptError(
+            f"quantization_config leaves modules out by {value!r}, which is not a {kind}",
+            where="config.json",
+            hint="take config.json from the release again",
+        )
     if rule.value is None:
         return [*(value or ()), *items]
-    table, fresh = value or {}, {item: dict(rule.value) for item in items}
+    table: dict[str, Any] = dict(value or {})
+    fresh: dict[str, Any] = {item: dict(rule.value) for item in items}
     return {**fresh, **table} if rule.first else {**table, **fresh}
 
 

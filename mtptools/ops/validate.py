@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from mtptools.checkpoint import Checkpoint, Known
 from mtptools.errors import UnknownFamilyError
 from mtptools.families import Family
-from mtptools.head import head_layers, head_names
+from mtptools.head import head_layers, head_names, not_a_head
 from mtptools.ops import validate_config, validate_declared, validate_norms, validate_quant, validate_tensors
 
 __all__ = ["CHECKS", "Check", "Finding", "Result", "validate"]
@@ -104,6 +104,13 @@ CHECKS: Final = (
 )
 
 
+# Checks that need no table of the family: all that is asked of a GGUF of an unknown architecture.
+_WITHOUT_TABLES: Final = (
+    "head-declared-missing", "head-undeclared", "head-depth", "block-count", "per-layer-arrays", "fixed-arrays",
+    "tokenizer-size", "tokenizer-hash", "tokenizer-missing", "tensor-order", "head-values",
+)  # fmt: skip
+# Beginnings of the ids of checks that ask for an MTP head: nothing to ask where another kind of drafter stands.
+_OF_A_HEAD: Final = ("head-", "depth-", "layer-", "quantization-", "tensor-")
 _LEVELS: Final[tuple[Known, ...]] = ("config", "names", "values")
 
 
@@ -122,8 +129,11 @@ def validate(ckpt: Checkpoint) -> Result:
     findings: list[Finding] = []
     passed: list[str] = []
     skipped: list[str] = []
+    other_kind = not_a_head(ckpt) is not None
     for check in CHECKS:
-        if _LEVELS.index(check.needs) > _LEVELS.index(ckpt.known):
+        unknown = family.generic and check.id not in _WITHOUT_TABLES
+        of_a_head = other_kind and check.id.startswith(_OF_A_HEAD) and check.id != "head-not-mtp"
+        if unknown or of_a_head or _LEVELS.index(check.needs) > _LEVELS.index(ckpt.known):
             skipped.append(check.id)
             continue
         found = [Finding(check.id, check.severity, *row) for row in check.run(ckpt)]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.containers.gguf_values import ARRAY
+from mtptools.errors import typed
 from mtptools.families.per_layer import FIXED_LENGTH, PER_LAYER, SILENT, TRUNK_ONLY
 from mtptools.gguf_blocks import block_of, trunk_blocks
 from mtptools.head import head_layers, head_names, is_sidecar, not_a_head
@@ -34,7 +35,8 @@ def declared_missing(ckpt: Checkpoint) -> Report:
     yield (
         f"a head is declared and missing: {depth} MTP layer(s) declared, no head tensor in the file",
         f"{_depth_key(ckpt)} = {depth}{blocks}; {len(ckpt)} tensors, none of a head{_not_read(ckpt)}{note}",
-        f"mtptools graft {ckpt.path.name} DONOR -o OUT, or undeclare it: mtptools strip {ckpt.path.name} -o OUT",
+        ("" if not ckpt.family.ships else f"mtptools graft {typed(ckpt.path)} DONOR -o OUT, or ")
+        + f"undeclare it: mtptools strip {typed(ckpt.path)} -o OUT",
     )
 
 
@@ -61,7 +63,7 @@ def undeclared(ckpt: Checkpoint) -> Report:
         yield (
             f"a head is there and not declared: {len(names)} head tensors, depth 0 or absent",
             f"{names[0]} …; {key} is 0, null or absent",
-            f"set {key} to 1: strip and graft again, or mtptools extract {ckpt.path.name} and graft it onto the trunk",
+            f"set {key} to 1: strip and graft again, or mtptools extract {typed(ckpt.path)}, then graft that",
         )
 
 
@@ -90,7 +92,7 @@ def block_count(ckpt: Checkpoint) -> Report:
         yield (
             f"block_count is {stated}, the highest block is {highest}: it must include the head's blocks",
             f"{key} = {stated}; blk.{highest}.* is there",
-            f"mtptools extract {ckpt.path.name} -o head.gguf, mtptools strip, then mtptools graft: that sets both keys",
+            f"mtptools extract {typed(ckpt.path)} -o head.gguf, then mtptools strip and graft: that sets both keys",
         )
     if nextn and trunk_blocks(ckpt) != ckpt.hparams.n_layers and not is_sidecar(ckpt):
         yield (
@@ -113,7 +115,7 @@ def arrays(ckpt: Checkpoint) -> Report:
             yield (
                 f"{key} has {stored.count} entries for {blocks} blocks",
                 f"{h.n_layers} trunk blocks and {h.depth} of a head are declared; llama.cpp {reads}",
-                f"mtptools strip {ckpt.path.name}, then graft again: arrays are extended from the donor",
+                f"mtptools strip {typed(ckpt.path)}, then graft again: arrays are extended from the donor",
             )
 
 

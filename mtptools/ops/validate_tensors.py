@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from mtptools.checkpoint import Checkpoint
+from mtptools.errors import typed
 from mtptools.families import Role
 from mtptools.head import Found, find_head, find_trunk, head_names, is_sidecar, layers_of
 from mtptools.quantized import COMPANIONS
 
 # Tensors that belong to others: scales beside their weight, and rope factors made by converters.
 _NO_ROLE: Final = (*COMPANIONS, ".rotary_emb.inv_freq", "rope_freqs.weight")
+OPEN: Final = -1
 Report = Iterator[tuple[str, str, str]]
 
 
@@ -84,12 +86,12 @@ def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
 def _agree(stated: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     """The same lengths, but for dimensions of 1 and the ones left open."""
     left, right = _squeezed(stated), _squeezed(shape)
-    return len(left) == len(right) and all(a in (0, b) for a, b in zip(left, right, strict=True))
+    return len(left) == len(right) and all(a in (OPEN, b) for a, b in zip(left, right, strict=True))
 
 
 def _stated(ckpt: Checkpoint, role: Role) -> tuple[int, ...]:
-    """The shape a role must have; 0 where the table leaves it open."""
-    return tuple(0 if size == "" else ckpt.hparams.size(size) for size in role.shape)
+    """The shape a role must have; OPEN where the table leaves it open."""
+    return tuple(OPEN if size == "" else ckpt.hparams.size(size) for size in role.shape)
 
 
 def _wrong(ckpt: Checkpoint, role: Role, found: Found, where: str) -> tuple[str, str, str] | None:
@@ -155,5 +157,5 @@ def order(ckpt: Checkpoint) -> Report:
         yield (
             f"{len(ckpt.gaps)} tensor(s) do not follow the one before: {', '.join(ckpt.gaps[:3])}",
             "llama.cpp demands offsets equal to the running padded sum",
-            f"any writing verb of mtptools puts them in order: mtptools strip {ckpt.path.name} -o OUT",
+            f"any writing verb of mtptools puts them in order: mtptools strip {typed(ckpt.path)} -o OUT",
         )

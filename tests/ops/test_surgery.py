@@ -409,8 +409,11 @@ def test_unknown_quantization_is_named(trunk_q8: Path, hf: Path, tmp_path: Path)
     del tensors[f"{FP8_MODULE}.weight"]
     tensors[f"{FP8_MODULE}.qzeros"] = torch.ones(1, 8, dtype=torch.int32)
     save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(CodecError, match="GPTQ"):
+    with pytest.raises(IncompatibleError) as caught:
         graft(open_checkpoint(trunk_q8), open_checkpoint(path), "o.gguf")
+    assert any("GPTQ" in finding for finding in caught.value.findings)
+    with pytest.raises(CodecError, match="GPTQ"):
+        graft(open_checkpoint(trunk_q8), open_checkpoint(path), "o.gguf", allow=("head-readable",))
 
 
 def test_tokenizer_digest_is_one_for_gguf_and_hf(full: Path, hf: Path) -> None:
