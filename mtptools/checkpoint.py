@@ -19,6 +19,7 @@ from mtptools.tensors import Tensor
 __all__ = ["Checkpoint", "File", "Known", "open_checkpoint", "open_declared", "split_name"]
 
 SPLIT: Final = re.compile(r"^(?P<stem>.+)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf$")
+SHARD: Final = re.compile(r"^.+-\d{5}-of-\d{5}\.safetensors$")
 SINGLE: Final = "model.safetensors"
 CONFIG: Final = "config.json"
 UNKNOWN: Final = "?"  # the type of a tensor of which only the name is known
@@ -98,7 +99,9 @@ class Checkpoint(Mapping[str, Tensor]):
         types = [str(t) for t in (self.config.get("model_type"), text_config(self.config).get("model_type")) if t]
         if not self.config:
             raise NotACheckpointError(
-                "no config.json beside the weights", where=self.path, hint="put the model's config.json into the folder"
+                "no config.json beside the weights, or an empty one",
+                where=self.path,
+                hint="put the model's config.json into the folder",
             )
         return find_family(hf_types=types, where=self.path)
 
@@ -203,6 +206,12 @@ def _open_folder(folder: Path) -> Checkpoint:
     if len(ggufs) == 1 and not found:
         return _open_gguf(ggufs[0])
     several = [p.name for p in (*found, *ggufs)]
+    if several and all(SHARD.match(name) for name in several):
+        raise NotACheckpointError(
+            f"shards without their index: {', '.join(several[:3])}{' …' if len(several) > 3 else ''}",
+            where=folder,
+            hint=f"download {safetensors.INDEX_NAME} of this release into the folder",
+        )
     raise NotACheckpointError(
         f"several weight files and no index: {', '.join(several[:6])}" if several else "no weights in this folder",
         where=folder,
@@ -222,7 +231,7 @@ def _config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     config = safetensors.parse_json(path.read_bytes(), path) if path.is_file() else {}
     if not isinstance(config, dict):
-        raise CorruptError("config.json is not an object", where=path)
+        raise CorruptError("config.json is not an object", where=path, hint="take it from the release again")
     return config
 
 
@@ -236,7 +245,9 @@ def _indexed_files(index: Any, where: Path) -> list[Path]:
     files = sorted(set(_weight_map(index, where).values()))
     for name in files:
         if Path(name).name != name:
-            raise CorruptError(f"the index names a file outside of its folder: {name!r}", where=where)
+            raise CorruptError(
+                f"the index names a file outside of its folder: {name!r}", where=where, hint="download the index again"
+            )
         if not (where.parent / name).is_file():
             raise CorruptError(
                 f"shard {name} is missing", where=where.parent, hint="download the missing shard, then try again"
@@ -251,7 +262,9 @@ def _from_safetensors(path: Path, folder: Path, files: list[Path], index: dict[s
         for name, tensor in shard.tensors.items():
             if name in tensors:
                 raise CorruptError(
-                    f"tensor {name} is in {tensors[name].blobs[0].path.name} and in {shard.path.name}", where=path
+                    f"tensor {name} is in {tensors[name].blobs[0].path.name} and in {shard.path.name}",
+                    where=path,
+                    hint="download the shards of one revision; a file of another one may lie among them",
                 )
             tensors[name] = tensor
     if index is not None:
@@ -346,7 +359,9 @@ def _from_gguf(path: Path, shards: list[GgufIndex]) -> Checkpoint:
     for shard in shards:
         for name, tensor in shard.tensors.items():
             if name in tensors:
-                raise CorruptError(f"tensor {name} stands in two shards", where=shard.path)
+                raise CorruptError(
+                    f"tensor {name} stands in two shards", where=shard.path, hint="download all shards of one revision"
+                )
             tensors[name] = tensor
     return Checkpoint(
         path=path,

@@ -93,7 +93,7 @@ _BOUNDS: Final = {"n_experts": MAX_EXPERTS + 1, "n_experts_used": MAX_EXPERTS + 
 # What a dialect's list of layers may say, in our words: names in config.json, "is recurrent" in a GGUF.
 _HF_LAYERS: Final = {"linear_attention": "linear", "full_attention": "full"}
 _GGUF_LAYERS: Final = {True: "linear", False: "full"}
-_HINT: Final = "take config.json, or the GGUF, from the release again; mtptools inspect shows what is read of it"
+_HINT: Final = "take config.json, or the GGUF, from the release again"
 
 
 def _refused(what: str, where: object) -> CorruptError:

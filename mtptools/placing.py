@@ -144,7 +144,9 @@ def staging(out: Path) -> Iterator[Path]:
     try:
         stage.mkdir()
     except OSError as error:
-        raise SystemFailure(f"cannot write: {error.strerror or error}", where=out.parent) from error
+        raise SystemFailure(
+            f"cannot write: {error.strerror or error}", where=out.parent, hint="write to another folder"
+        ) from error
     try:
         yield stage
     finally:

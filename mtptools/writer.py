@@ -53,7 +53,9 @@ def write(plan: Plan, out: Path, *, force: bool = False, progress: Progress = la
             written = _stream(plan, out, stage, progress)
             publish(plan, out, stage, force=force)
         except OSError as error:
-            raise SystemFailure(f"cannot write: {error.strerror or error}", where=error.filename or out) from error
+            raise SystemFailure(
+                f"cannot write: {error.strerror or error}", where=error.filename or out, hint="write to another folder"
+            ) from error
     return written
 
 

@@ -50,7 +50,7 @@ def command(
     """Take a head to another dialect: Hugging Face, GGUF or MLX.
 
     SOURCE is a sidecar or a checkpoint with its head, of which the head is converted. A whole Hugging Face checkpoint
-    of Qwen3.5, GLM-4.5 or DeepSeek-V3 becomes a whole GGUF, its head included, unless --head-only is given.
+    of Qwen3.5, Qwen3-Next, GLM-4.5 or DeepSeek-V3 becomes a whole GGUF, its head included, unless --head-only is given.
     """
     from mtptools.checkpoint import open_checkpoint
     from mtptools.cli.verifying import static_check

@@ -6,14 +6,13 @@ import copy
 from typing import Any, Final, Literal
 
 from mtptools.checkpoint import Checkpoint
-from mtptools.errors import CorruptError, UsageError
+from mtptools.errors import UsageError
 from mtptools.head import Found, Head, find_trunk, trunk_layers
 from mtptools.ops.declare import changes_between, hf_with_depth, to_json_bytes
-from mtptools.ops.donor import complete_head, kinds_of, renamed
+from mtptools.ops.donor import complete_head, doubts, kinds_of, renamed, require_shapes
 from mtptools.ops.exact import require_lossless, statement
 from mtptools.ops.render import Place, Style, as_stored, gguf_entries, gguf_entry, named, safetensors_entries
 from mtptools.ops.sidecar import gguf_metadata, hf_config
-from mtptools.ops.validate_tensors import head_shapes
 from mtptools.plan import Dropped, Entry, Input, OutFile, Plan, SideFile
 from mtptools.quantized import COMPANIONS
 
@@ -47,8 +46,7 @@ def convert_head(
             f"llama.cpp has no architecture for {source.family.title}", where=source.path, hint="--to hf or --to mlx"
         )
     heads = complete_head(source)
-    for what, evidence, fix in head_shapes(source):
-        raise CorruptError(f"{what} ({evidence})", where=source.path, hint=fix)
+    require_shapes(source)
     shared = [] if bare else [found for role, layer, found in find_trunk(source) if layer is None and found is not None]
     entries = _gguf(source, heads, shared, style) if to == "gguf" else _safetensors(source, heads, shared, to, style)
     head = [entry for entry in entries if entry.head]
@@ -56,7 +54,9 @@ def convert_head(
         require_lossless(head)
     taken = {name for entry in entries for name in entry.names}
     dropped = tuple(Dropped("source", name, "not of the head") for name in source if name not in taken)
-    facts = statement(head)
+    facts = [*statement(head), *doubts(source)]
+    if to == "mlx" and source.family.mlx != "drafts":
+        facts.append(f"no MLX runtime is known to draft from a head of {source.family.title}")
     inputs = (Input("source", source),)
     if to == "gguf":
         metadata = gguf_metadata(source, len(heads))

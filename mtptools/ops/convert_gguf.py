@@ -10,7 +10,8 @@ from mtptools.codecs import CODECS
 from mtptools.errors import InputError, MissingRoleError, UsageError
 from mtptools.families import Role
 from mtptools.head import Found, Head, find_trunk, head_names, not_a_head
-from mtptools.ops.donor import complete_head
+from mtptools.ops.donor import complete_head, doubts, require_shapes
+from mtptools.ops.exact import statement
 from mtptools.ops.gguf_metadata import FILE_TYPES, KEYS, whole_metadata
 from mtptools.ops.trunk_values import trunk_tensors
 from mtptools.plan import Dropped, Entry, Input, OutFile, Plan
@@ -72,8 +73,12 @@ def _require_known(source: Checkpoint, outtype: str) -> None:
 
 
 def _heads(source: Checkpoint) -> list[Head]:
-    """The head, complete, or nothing; a declaration alone is undeclared (see `_facts`)."""
-    return complete_head(source) if head_names(source) or not_a_head(source) is not None else []
+    """The head, complete and of the config's sizes, or nothing; a declaration alone is undeclared (see `_facts`)."""
+    if not head_names(source) and not_a_head(source) is None:
+        return []
+    heads = complete_head(source)
+    require_shapes(source)
+    return heads
 
 
 def _trunk(source: Checkpoint, outtype: str) -> Iterator[Entry]:
@@ -136,6 +141,8 @@ def _dropped(source: Checkpoint, taken: set[str]) -> Iterator[Dropped]:
 def _facts(source: Checkpoint, heads: list[Head], entries: list[Entry], outtype: str) -> Iterator[str]:
     if heads:
         yield f"with the head: {len(heads)} MTP layer(s)"
+        yield from statement([entry for entry in entries if entry.head])
+        yield from doubts(source)
     elif source.hparams.depth:
         yield f"{source.hparams.depth} MTP layer(s) are declared and none is there: the file declares none"
     else:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.codecs import CODECS
-from mtptools.errors import ConventionError, InputError, MissingHeadError, MissingRoleError
+from mtptools.errors import ConventionError, CorruptError, InputError, MissingHeadError, MissingRoleError
 from mtptools.gguf_blocks import missing_blocks, trunk_blocks
 from mtptools.head import Head, find_head, head_names, is_sidecar, layers_of, not_a_head, within_head
+from mtptools.ops import validate_norms, validate_tensors
 from mtptools.ops.render import EXPERTS, Place, Style, as_stored, gguf_entries, place_of, safetensors_entries
 from mtptools.plan import Entry
 from mtptools.quantized import COMPANIONS
 
-__all__ = ["complete_head", "head_entries", "is_quantized", "kinds_of", "renamed", "require_trunk"]
+__all__ = [
+    "complete_head",
+    "doubts",
+    "head_entries",
+    "is_quantized",
+    "kinds_of",
+    "renamed",
+    "require_shapes",
+    "require_trunk",
+]
 
 
 def complete_head(ckpt: Checkpoint) -> list[Head]:
@@ -48,6 +58,18 @@ def complete_head(ckpt: Checkpoint) -> list[Head]:
                 hint=f"{ckpt.family.name} is not this architecture, or the file is newer than this version",
             )
     return present
+
+
+def require_shapes(ckpt: Checkpoint) -> None:
+    """Refuse a head that is not of the sizes its configuration states. Raises CorruptError."""
+    for what, evidence, fix in validate_tensors.head_shapes(ckpt):
+        raise CorruptError(f"{what} ({evidence})", where=ckpt.path, hint=fix)
+
+
+def doubts(ckpt: Checkpoint) -> list[str]:
+    """Facts about values that a conversion takes over as they are, right or wrong."""
+    rows = [*validate_norms.values(ckpt), *validate_norms.judge_head(ckpt, validate_norms.trunk_means(ckpt))]
+    return [f"as in the source, see mtptools validate: {what}" for what, _, _ in rows]
 
 
 def require_trunk(ckpt: Checkpoint) -> None:

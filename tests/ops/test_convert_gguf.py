@@ -298,7 +298,7 @@ REFUSED: dict[str, tuple[str, Callable[[dict[str, Any]], object], int, str]] = {
     "half a rope": ("config.json", lambda tree: tree.update(rope_scaling={"type": "yarn"}), 3, "rope factor"),
     "another router": ("config.json", lambda tree: tree.update(scoring_func="tanh"), 5, "tanh"),
     "a word for a number": ("config.json", lambda tree: tree.update(n_group="two"), 3, "expert_group_count"),
-    "other sizes": ("config.json", lambda tree: tree.update(head_dim=32), 3, "by the configuration"),
+    "other sizes": ("config.json", lambda tree: tree.update(head_dim=32), 3, "the config says"),
     "more layers": ("config.json", lambda tree: tree.update(num_hidden_layers=9), 3, "lacks blk.3."),
     "no special token": ("tokenizer.json", lambda tree: tree["added_tokens"].pop(), 3, r"no token <\|user\|>"),
 }
