@@ -59,14 +59,14 @@ def metadata(n_layers: int, depth: int, n_tokens: int) -> Metadata:
 def tensors(n_layers: int, depth: int, codec: str, vocab: int) -> list[Tensor]:
     """Tensors of trunk and head; matrices in `codec`, the rest in F32."""
     family = family_named("qwen35")
-    dims = replace(HPARAMS, vocab_size=vocab).dims()
+    sizes = replace(HPARAMS, vocab_size=vocab).size
     kinds = ["full" if (n + 1) % 4 == 0 else "linear" for n in range(n_layers)]
     named: list[tuple[str, Role]] = [(role.name, role) for role in family.trunk["all"]]
     named += [(f"blk.{n}.{role.name}", role) for n, kind in enumerate(kinds) for role in family.trunk[kind]]
     named += [(f"blk.{n_layers + d}.{r.name}", r) for d in range(depth) for r in family.head if r.required]
     out = []
     for name, role in named:
-        shape = tuple(size if isinstance(size, int) else dims[size] for size in role.shape)
+        shape = tuple(sizes(size) for size in role.shape)
         kind = codec if role.kind in ("matrix", "embedding", "output") and len(shape) > 1 else "F32"
         rows = 1
         for size in shape[:-1]:
