@@ -77,6 +77,7 @@ class Layout:
     scatter     (canonical tensors of the group's roles, size, sizes) -> the stored tensors, in pattern order
     group       layouts whose roles stand in one stored tensor, in the order `scatter` wants them
     per_expert  the pattern has `{e}` and stands for one tensor per expert
+    by_rank     a release may have cut the tensor by tensor-parallel rank; it is gathered from [ranks, rows, columns]
     """
 
     name: str
@@ -84,6 +85,7 @@ class Layout:
     scatter: Callable[[list[Tensor], Sizes, Sequence[str]], list[Tensor]]
     group: tuple[str, ...] = ()
     per_expert: bool = False
+    by_rank: bool = False
 
 
 def _whole(found: list[Tensor], size: Sizes, sizes: Sequence[str]) -> Tensor:
@@ -180,6 +182,26 @@ def _split_rows(roles: list[Tensor], size: Sizes, sizes: Sequence[str]) -> list[
     return [pick_rows(roles[0], [(e - n, e)], (n, *tail), roles[0].name) for n, e in zip(counts, ends, strict=True)]
 
 
+def _qkv_of_ranks(found: list[Tensor], size: Sizes, sizes: Sequence[str]) -> Tensor:
+    """q, k and v, one below the other, of a matrix that may have [q, k, v] of each rank below each other."""
+    cut, counts = found[0], [size(one) for one in sizes]
+    ranks = cut.shape[0] if len(cut.shape) == 3 else 1
+    if cut.n_rows != sum(counts) or any(count % ranks for count in counts):
+        raise CorruptError(
+            f"{cut.name} has {cut.n_rows} rows in {ranks} part(s), the config says {' + '.join(map(str, counts))}",
+            where=cut.blobs[0].path,
+            hint="config.json and the weights are of different models",
+        )
+    each = cut.n_rows // ranks
+    ends = list(accumulate(count // ranks for count in counts))
+    ranges = [
+        (r * each + end - count // ranks, r * each + end)
+        for count, end in zip(counts, ends, strict=True)
+        for r in range(ranks)
+    ]
+    return pick_rows(cut, ranges, (cut.n_rows, cut.shape[-1]), cut.name)
+
+
 def _columns(found: list[Tensor], size: Sizes, sizes: Sequence[str]) -> Tensor:
     return join_columns(found, found[0].name)
 
@@ -207,5 +229,6 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
         Layout("v_of_kv_b", _v_b, _kv_b, ("k_of_kv_b", "v_of_kv_b")),
         Layout("rows", _rows, _split_rows),
         Layout("columns", _columns, _split_columns),
+        Layout("qkv_of_ranks", _qkv_of_ranks, _itself, by_rank=True),
     )
 }

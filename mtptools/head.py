@@ -18,6 +18,7 @@ from mtptools.gguf_blocks import block_of, gguf_blocks, head_blocks, trunk_block
 from mtptools.hparams import MAX_DEPTH, lookup, text_config
 from mtptools.quantized import beside, logical, mlx_layout, stored_name
 from mtptools.quantized import block_of as scale_block
+from mtptools.ranks import by_rank
 from mtptools.tensors import Tensor
 
 __all__ = [
@@ -58,11 +59,15 @@ class Stored:
     def names(self) -> tuple[str, ...]:
         return (self.tensor.name, *(scale.name for scale in self.scales.values()))
 
-    def logical(self) -> Tensor:
-        """Its values. Raises CodecError for an unknown quantization, CorruptError for scales that do not fit."""
-        module = self.tensor.name.removesuffix(".weight")
+    def logical(self, *, cut: bool = False) -> Tensor:
+        """Its values. Raises CodecError for an unknown quantization, CorruptError for scales that do not fit.
+
+        cut  the release may have cut it by rank: [ranks, rows, columns] then
+        """
+        module, block = self.tensor.name.removesuffix(".weight"), scale_block(self.config)
         words = mlx_layout(self.config, module) if ".scales" in self.scales else None
-        return logical(self.tensor, self.scales, block=scale_block(self.config), mlx=words)
+        weight, scales = by_rank(self.tensor, self.scales, block) if cut else (self.tensor, self.scales)
+        return logical(weight, scales, block=block, mlx=words)
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ class Found:
     def tensor(self) -> Tensor:
         """In canonical layout, named as the role. Raises CodecError, CorruptError when parts do not fit together."""
         layout = LAYOUTS[self.source.layout]
-        parts = [one.logical() for one in self.stored]
+        parts = [one.logical(cut=layout.by_rank) for one in self.stored]
         return layout.gather(parts, self.size, self.source.sizes).renamed(self.role.name)
 
     @cached_property

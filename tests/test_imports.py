@@ -17,7 +17,7 @@ LAYERS = (
     ("tensors",),
     ("codecs",),
     ("views",),
-    ("conventions", "quantized"),
+    ("conventions", "quantized", "ranks"),
     ("recode",),
     ("containers",),
     ("families",),

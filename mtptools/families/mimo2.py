@@ -1,8 +1,4 @@
-"""MiMo-V2-Flash and its kin: three dense heads, one after the other, with the attention of the sliding layers.
-
-MiMo-V2-Pro and 2.5 fuse q, k and v, cut into one chunk of [q, k, v] rows per key-value head with FP8 scales cut the
-same way: no layout here takes that apart, and a head that holds `qkv_proj` is refused as unknown.
-"""
+"""MiMo-V2-Flash, 2.5 and Pro: three dense heads, one after the other, with the attention of the sliding layers."""
 
 from __future__ import annotations
 
@@ -20,10 +16,12 @@ Q: Final = "n_heads*head_dim"
 K: Final = "n_kv_heads*head_dim"
 V: Final = "n_kv_heads*v_head_dim"
 QKV: Final = Source(f"{AT}q_proj.weight", "rows", (f"{AT}k_proj.weight", f"{AT}v_proj.weight"), (Q, K, V))
+# MiMo-V2.5 and Pro: fused, and in FP8 cut by the rank it was trained on, scales too.
+FUSED: Final = Source(f"{AT}qkv_proj.weight", "qkv_of_ranks", sizes=(Q, K, V))
 
 FAMILY: Final = Family(
     name="mimo2",
-    title="MiMo-V2-Flash",
+    title="MiMo-V2-Flash / 2.5 / Pro",
     gguf_arch="mimo2",
     hf_types=("mimo_v2_flash", "mimo_v2"),
     hf_prefixes=("model.",),
@@ -59,7 +57,7 @@ FAMILY: Final = Family(
         norm("attn_norm.weight", (H,), "~input_layernorm.weight"),
         norm("ffn_norm.weight", (H,), "~pre_mlp_layernorm.weight"),
         # One tensor, because llama.cpp's MTP graph insists on it though its loader takes three.
-        Role("attn_qkv.weight", (f"{Q}+{K}+{V}", H), (QKV,)),
+        Role("attn_qkv.weight", (f"{Q}+{K}+{V}", H), (QKV, FUSED)),
         matrix("attn_output.weight", (H, "n_heads*v_head_dim"), f"{AT}o_proj.weight"),
         matrix("attn_sinks.weight", ("n_heads",), f"{AT}attention_sink_bias", kind="vector", required=False),
         *dense_ffn("~"),
