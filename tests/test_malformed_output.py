@@ -205,3 +205,21 @@ def test_end_of_text_ids(stated: object, tmp_path: Path) -> None:
         return
     with pytest.raises(TokenizerError):
         load_tokenizer(open_checkpoint(folder))
+
+
+def test_a_name_of_several_lines_is_refused(full: Path, hf: Path, tmp_path: Path) -> None:
+    """It could forge a line of a listing."""
+    from safetensors.torch import load_file, save_file
+
+    from mtptools.checkpoint import open_checkpoint
+    from mtptools.errors import CorruptError
+
+    forged = "a\nhead  no head"
+    gguf = rewrite.gguf(full, tmp_path / "n.gguf", add={forged: np.ones(4, np.float32)})
+    folder = rewrite.hf(hf, tmp_path / "n")
+    tensors = load_file(folder / "model.safetensors")
+    tensors[forged] = tensors["mtp.norm.weight"].clone()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    for path in (gguf, folder):
+        with pytest.raises(CorruptError, match="line break"):
+            open_checkpoint(path)

@@ -167,6 +167,8 @@ def _parse(cursor: _Cursor) -> GgufIndex:
     infos: dict[str, tuple[tuple[int, ...], str, int]] = {}
     for _ in range(n_tensors):
         name = cursor.text("a tensor name", MAX_NAME)
+        if "\n" in name:  # it would pass for several lines of a listing
+            raise cursor.corrupt(f"a tensor's name holds a line break: {name!r}")
         if name in infos:
             raise cursor.corrupt(f"tensor {name} stands twice")
         infos[name] = _info(cursor, name)

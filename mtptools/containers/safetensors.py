@@ -92,6 +92,8 @@ def _tensor(path: Path, name: str, entry: Any, data_start: int, size: int) -> Te
     def corrupt(what: str) -> CorruptError:
         return CorruptError(f"tensor {name}: {what}", where=path, hint="the file is damaged: download it again")
 
+    if "\n" in name:  # it would pass for several lines of a listing
+        raise CorruptError(f"a tensor's name holds a line break: {name!r}", where=path, hint="download the file again")
     if not isinstance(entry, dict):
         raise corrupt("its entry is not an object")
     shape, offsets, dtype = entry.get("shape"), entry.get("data_offsets"), entry.get("dtype")
