@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from mtptools.families.blocks import (
-    deltanet,
-    dense_ffn,
-    gated_attention,
-    globals_of,
-    matrix,
-    norm,
-    sandwich,
-)
-from mtptools.families.spec import Family, Field, Role, Wiring
+from mtptools.families.blocks import deltanet, dense_ffn, gated_attention, globals_of, qwen_fusion, sandwich
+from mtptools.families.spec import Family, Field, Wiring
 
 __all__ = ["FAMILY", "FIELDS", "FUSION", "GLOBAL", "WIRING"]
 
@@ -42,15 +34,7 @@ FIELDS: Final = {
 
 GLOBAL: Final = globals_of(NORMS, ("lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight"))
 
-FUSION: Final = (
-    matrix("nextn.eh_proj.weight", ("hidden_size", "2*hidden_size"), "~fc.weight"),
-    norm("nextn.enorm.weight", ("hidden_size",), "~pre_fc_norm_embedding.weight", NORMS),
-    norm("nextn.hnorm.weight", ("hidden_size",), "~pre_fc_norm_hidden.weight", NORMS),
-    norm("nextn.shared_head_norm.weight", ("hidden_size",), "~norm.weight", NORMS),
-    # GGUF only: a private embedding or output matrix, accepted by llama.cpp; releases share the trunk's.
-    Role("nextn.embed_tokens.weight", ("vocab_size", "hidden_size"), (), "embedding", {}, False, "token_embd.weight"),
-    Role("nextn.shared_head_head.weight", ("vocab_size", "hidden_size"), (), "output", {}, False, "output.weight"),
-)
+FUSION: Final = qwen_fusion(NORMS)
 
 WIRING: Final = Wiring(
     concat="eh",

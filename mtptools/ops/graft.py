@@ -82,6 +82,8 @@ def graft(
     if trunk.hparams.depth:
         facts.append(f"the trunk declared {trunk.hparams.depth} MTP layer(s) it did not hold; now it holds them")
     style = Style.asked(head_type, norm_type, experts)
+    if experts is not None and trunk.dialect != "hf":
+        raise UsageError(f"{trunk.dialect} stacks experts", where="--experts", hint="leave it out")
     if trunk.dialect == "gguf":
         plan = _gguf(trunk, donor, heads, out_name, style, facts, link=link)
     else:

@@ -104,6 +104,7 @@ def test_options_without_meaning(tmp_path: Path, capsys: pytest.CaptureFixture[s
     trunk = FIXTURES / "qwen35" / "gguf" / "trunk-Q8_0.gguf"
     for args in (
         ("graft", trunk, HF, "--norm-type", "F16"),
+        ("graft", trunk, HF, "--experts", "single"),
         ("convert", HF, "--to", "gguf", "--head-only", "--outtype", "Q8_0"),
         ("convert", HF, "--to", "gguf", "--lossless"),
         ("convert", HF, "--to", "mlx", "--experts", "single"),
