@@ -13,8 +13,9 @@
     ├── IncompatibleError       4   trunk and donor do not belong together (all findings)
     ├── CodecError              5   cannot encode, cannot decode, or would lose
     ├── OutputExistsError       6   the output is already there
-    └── SystemFailure           7   disk, memory, network, a missing optional package
-        └── MissingExtraError       an optional dependency is not installed
+    ├── SystemFailure           7   disk, memory, network, a missing optional package
+    │   └── MissingExtraError       an optional dependency is not installed
+    └── NoDecoderError          8   the decoder has no formulas for the architecture: what was asked was not checked
 
 Exit code 1 is not an error: a check ran to its end and its answer is "no".
 """
@@ -35,6 +36,7 @@ __all__ = [
     "MissingHeadError",
     "MissingRoleError",
     "MtpToolsError",
+    "NoDecoderError",
     "NotACheckpointError",
     "OutputExistsError",
     "SystemFailure",
@@ -118,6 +120,12 @@ class OutputExistsError(MtpToolsError):
 
 class SystemFailure(MtpToolsError):
     exit_code = 7
+
+
+class NoDecoderError(MtpToolsError):
+    """Decoding was asked for and cannot be done: neither a pass nor a failure."""
+
+    exit_code = 8
 
 
 class MissingExtraError(SystemFailure):

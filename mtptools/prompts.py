@@ -6,13 +6,14 @@ import gzip
 import json
 import re
 import zlib
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mtptools.errors import InputError
 
-__all__ = ["builtin_prompts", "load_prompts"]
+__all__ = ["Prompt", "builtin_prompts", "load_prompts", "read_prompts", "spread"]
 
 _HINT = (
     "one prompt a line, or JSONL (or a JSON list) of strings, or of objects with prompt, question, turns or text "
@@ -21,16 +22,32 @@ _HINT = (
 _HALF = re.compile("[\ud800-\udfff]")  # half a surrogate pair: no text has it
 
 
+class Prompt(NamedTuple):
+    """`category` is what a benchmark calls the kind of task, "" where the file does not say."""
+
+    text: str
+    category: str = ""
+
+
 def builtin_prompts() -> list[str]:
-    """The built-in set: prose, dialogue, lists, code; short, so that decoding and not reading takes the time."""
-    return _jsonl(files("mtptools").joinpath("data/prompts.jsonl").read_text(encoding="utf-8"), "built-in prompts")
+    """The texts of the built-in set."""
+    return [prompt.text for prompt in read_prompts(None)]
 
 
 def load_prompts(path: Path) -> list[str]:
+    """The texts of `read_prompts(path)`."""
+    return [prompt.text for prompt in read_prompts(path)]
+
+
+def read_prompts(path: Path | None) -> list[Prompt]:
     """Prompts of a file: `.jsonl`, a `.json` list, either gzipped, else text with one prompt a line.
 
+    None is the built-in set: prose, dialogue, lists, code; short, so that decoding and not reading takes the time.
     Raises InputError.
     """
+    if path is None:
+        builtin = files("mtptools").joinpath("data/prompts.jsonl")
+        return _jsonl(builtin.read_text(encoding="utf-8"), "built-in prompts")
     try:
         data = path.read_bytes()
         text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8-sig")
@@ -43,10 +60,20 @@ def load_prompts(path: Path) -> list[str]:
     elif {".json", ".jsonl"} & set(path.suffixes):
         found = _jsonl(text, path)
     else:
-        found = [line for line in _lines(text) if line.strip()]
+        found = [Prompt(line) for line in _lines(text) if line.strip()]
     if not found:
         raise InputError("no prompt in the file", where=path, hint=_HINT)
     return found
+
+
+def spread(prompts: Sequence[Prompt], limit: int | None) -> list[Prompt]:
+    """`limit` prompts, one of each category in turn, in the file's order; all of them without a limit."""
+    turns: dict[str, int] = {}
+    ranked = []
+    for at, prompt in enumerate(prompts):
+        turn = turns[prompt.category] = turns.get(prompt.category, -1) + 1
+        ranked.append((turn, at))
+    return [prompts[at] for at in sorted(at for _, at in sorted(ranked)[:limit])]
 
 
 def _lines(text: str) -> list[str]:
@@ -54,11 +81,11 @@ def _lines(text: str) -> list[str]:
     return re.split("\r\n|\r|\n", text)
 
 
-def _json_list(text: str, where: object) -> list[str]:
+def _json_list(text: str, where: object) -> list[Prompt]:
     return [_prompt(record, f"entry {n}", where) for n, record in enumerate(_parsed(text, "the file", where), 1)]
 
 
-def _jsonl(text: str, where: object) -> list[str]:
+def _jsonl(text: str, where: object) -> list[Prompt]:
     lines = ((f"line {n}", line) for n, line in enumerate(_lines(text), 1) if line.strip())
     return [_prompt(_parsed(line, at, where), at, where) for at, line in lines]
 
@@ -70,7 +97,7 @@ def _parsed(text: str, what: str, where: object) -> Any:
         raise InputError(f"{what} is not JSON ({error})", where=where, hint=_HINT) from error
 
 
-def _prompt(record: Any, what: str, where: object) -> str:
+def _prompt(record: Any, what: str, where: object) -> Prompt:
     """The prompt of one record: a string, or of an object the first of its fields that holds one."""
     fields = [record]
     if isinstance(record, dict):
@@ -80,7 +107,15 @@ def _prompt(record: Any, what: str, where: object) -> str:
         raise InputError(f"{what} holds no prompt", where=where, hint=_HINT)
     if _HALF.search(prompt):
         raise InputError(f"{what} holds half a character (a lone surrogate)", where=where, hint="escape it as a pair")
-    return prompt
+    return Prompt(prompt, _category(record))
+
+
+def _category(record: Any) -> str:
+    """`category` (MT-Bench, Spec-Bench), else the set that `task_id` names before its slash (HumanEval)."""
+    stated, task = (record.get(key) if isinstance(record, dict) else None for key in ("category", "task_id"))
+    if not isinstance(stated, str):
+        stated = task.rpartition("/")[0] if isinstance(task, str) else ""
+    return _HALF.sub("\ufffd", " ".join(stated.split()))
 
 
 def _first_turn(turns: Any) -> Any:

@@ -256,6 +256,11 @@ def test_mlx_layout_of_a_module() -> None:
     assert mlx_layout(config, "m.experts") == MlxLayout(4, 32, "mxfp4")
     assert mlx_layout(config, "mtp.gate") is None
     assert mlx_layout({}, "mtp.fc") is None
+    assert mlx_layout(config, "language_model.mtp.fc") == MlxLayout(8, 64)
+    floating = {"quantization": {"group_size": 32, "bits": 4, "mode": "mxfp4", "gate": {"group_size": 64, "bits": 8}}}
+    assert mlx_layout(floating, "gate") == MlxLayout(8, 64)  # an entry without a mode is affine
+    assert mlx_layout(floating, "up") == MlxLayout(4, 32, "mxfp4")
+    assert mlx_layout({"quantization": {**table, "up": True}}, "up") == MlxLayout(4, 64)
     with pytest.raises(CorruptError, match=r"mtp\.fc"):
         mlx_layout({"quantization": {"bits": "four", "group_size": 64}}, "mtp.fc")
 
@@ -276,14 +281,16 @@ def test_floats_stand_alone(store: Store) -> None:
     ("parts", "method"),
     [
         ({"qweight": "I32", "qzeros": "I32", "scales": "F16", "g_idx": "I32"}, "GPTQ"),
-        ({"qweight": "I32", "scales": "F16"}, "GPTQ or AWQ"),
-        ({"weight_packed": "I32", "weight_scale": "BF16", "weight_shape": "I64"}, "pack-quantized"),
-        ({"weight_packed": "I32", "weight_scale": "BF16"}, "pack-quantized"),
+        ({"qweight": "I32", "scales": "F16"}, "by GPTQ,"),
+        ({"qweight": "I32"}, "GPTQ or AWQ"),
+        ({"weight_packed": "I32", "weight_shape": "I64"}, "no layout known"),
+        ({"weight_packed": "I32"}, "pack-quantized, whose scales are not there"),
+        ({"weight_packed": "I32", "scale_packed": "BF16", "meta": "I16"}, "marlin-24"),
         ({"weight": "U8", "weight.absmax": "F32", "weight.quant_map": "F32"}, "bitsandbytes 4-bit"),
         ({"weight": "I8", "SCB": "F32"}, "bitsandbytes 8-bit"),
         ({"weight": "U8", "weight_scale": "F8_E4M3", "weight_scale_2": "F32", "pre_quant_scale": "BF16"}, "AWQ"),
-        ({"weight": "F8_E4M3", "weight_scale": "F32", "weight_zero_point": "F8_E4M3"}, "zero points"),
-        ({"weight": "I8", "weight_scale": "F32"}, "no layout known"),
+        ({"weight": "F8_E4M3", "weight_scale": "F32", "weight_zero_point": "F8_E4M3"}, "weight_zero_point F8_E4M3"),
+        ({"weight": "I8", "weight_scale": "F8_E4M3"}, "no layout known"),
         ({"weight": "BF16", "weight_scale": "F32"}, "no layout known"),
         ({"weight": "F8_E4M3"}, "no scale"),
         ({"weight": "U8"}, "no scale"),

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from mtptools.cli.options import PATH, examples, output_options
+from mtptools.cli.options import PATH, examples, output_options, sampling_options, wiring_options
 from mtptools.cli.output import emit, note
+from mtptools.errors import UsageError
+
+if TYPE_CHECKING:
+    from mtptools.decoder.sampling import Sampling
 
 __all__ = ["command"]
 
@@ -17,6 +22,7 @@ __all__ = ["command"]
         'mtptools generate model.gguf -p "Once upon a time"',
         'mtptools generate model.gguf -p "Once upon a time" --k 3 --tokens 200',
         'mtptools generate trunk.gguf --head mtp.gguf -p "def main():" --k 2 --temperature 0.7 --seed 4',
+        'mtptools generate model.gguf -p "It was a dark night" --k 3 --temperature 1 --min-p 0.05 --dry-multiplier 0.8',
     )
 )
 @click.argument("path", type=PATH)
@@ -25,10 +31,18 @@ __all__ = ["command"]
     "--k", default=0, show_default=True, type=click.IntRange(0, 64), help="Tokens drafted per step; 0: plain."
 )
 @click.option("--tokens", default=128, show_default=True, type=click.IntRange(1, 1_000_000), help="Tokens at most.")
-@click.option("--temperature", default=0.0, show_default=True, help="0 is greedy.")
-@click.option("--top-k", default=0, show_default=True, help="0: off.")
-@click.option("--top-p", default=1.0, show_default=True, help="1: off.")
-@click.option("--seed", default=0, show_default=True)
+@sampling_options
+@click.option(
+    "--acceptance",
+    type=click.Choice(["match", "rejection"]),
+    help="match: the very text of plain decoding; rejection: other text, as likely.  [default: match]",
+)
+@click.option(
+    "--draft",
+    type=click.Choice(["sampler", "chain", "argmax"]),
+    help="Draft by the same sampler, its most probable token, or the head's.  [default: sampler]",
+)
+@wiring_options
 @click.option("--ignore-eos", is_flag=True, help="Go on after an end-of-text token.")
 @click.option("--head", type=PATH, help="A sidecar to take the head from.")
 @click.option("--device", default="cpu", show_default=True)
@@ -40,10 +54,10 @@ def command(
     prompt: str,
     k: int,
     tokens: int,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    seed: int,
+    sampling: Sampling | None,
+    acceptance: str | None,
+    draft: str | None,
+    wiring: dict[str, Any],
     ignore_eos: bool,
     head: Path | None,
     device: str,
@@ -53,14 +67,17 @@ def command(
     quiet: bool,
     verbose: bool,
 ) -> None:
-    """Generate text from a prompt, streamed. With --k the head drafts; the text is the same either way."""
+    """Generate text from a prompt, streamed. With --k the head drafts; the text is the same, except by rejection."""
     from mtptools.checkpoint import open_checkpoint
-    from mtptools.cli.verifying import load
+    from mtptools.cli.verifying import load, with_breakers
 
+    if not k and (acceptance or draft):
+        name = "acceptance" if acceptance else "draft"
+        raise UsageError(f"--{name} is about drafts, and nothing is drafted", hint="add --k 3")
     ckpt = open_checkpoint(path)
-    model = load(ckpt, open_checkpoint(head) if head else None, device, dtype, threads)
+    model = load(ckpt, open_checkpoint(head) if head else None, device, dtype, threads, wiring)
     from mtptools.decoder.acceptance import total
-    from mtptools.decoder.sampling import Sampling
+    from mtptools.decoder.sampling import GREEDY
     from mtptools.decoder.speculate import decode_plain, decode_speculative
     from mtptools.decoder.tokenizer import load_tokenizer
 
@@ -72,26 +89,29 @@ def command(
         if show:
             click.echo(stream.push(new), nl=False)
 
-    sampling = Sampling(temperature, top_k, top_p, seed)
+    chain = with_breakers(sampling or GREEDY, tokenizer)
     stop = () if ignore_eos else tuple(tokenizer.stop_ids)
+    rule, choice = acceptance or "match", draft or "sampler"
     if k:
-        trace = decode_speculative(model, ids, tokens, k, sampling=sampling, stop=stop, on_tokens=on_tokens)
+        trace = decode_speculative(
+            model, ids, tokens, k, sampling=chain, acceptance=rule, draft=choice, stop=stop, on_tokens=on_tokens
+        )
     else:
-        trace = decode_plain(model, ids, tokens, sampling=sampling, stop=stop, on_tokens=on_tokens)
+        trace = decode_plain(model, ids, tokens, sampling=chain, stop=stop, on_tokens=on_tokens)
     if show:
         click.echo(stream.close())
     data = {
         "text": tokenizer.decode(trace.tokens),
         "tokens": trace.tokens,
         "tokens_per_second": trace.tokens_per_second,
-        "acceptance": total(k, [trace.drafts]).to_json() if k else None,
+        "sampling": str(chain),
+        "acceptance": {"rule": rule, "draft": choice, **total(k, [trace.drafts]).to_json()} if k else None,
     }
     summary = f"{len(trace.tokens)} tokens, {trace.tokens_per_second:.1f} tokens/s"
     if k:
         counts = total(k, [trace.drafts])
         positions = " ".join(f"{value:.0%}" for value in counts.per_position)
-        summary += (
-            f", accepted {counts.rate:.0%} of drafts (by position {positions}), mean length {counts.mean_length:.2f}"
-        )
+        summary += f", accepted {counts.rate:.0%} of drafts (by position {positions}), mean length "
+        summary += f"{counts.mean_length:.2f}" + ("" if chain.is_plain else f" (draft {choice}, acceptance {rule})")
     note(summary, quiet=quiet or as_json)
     emit(data, "", as_json=as_json, quiet=quiet)

@@ -28,6 +28,7 @@ VERBS: Final = {
     "graft": "Put a donor's head onto a trunk.",
     "convert": "Take a head to another dialect: hf, gguf or mlx.",
     "verify": "Prove a checkpoint: lineage, validity, parity, acceptance.",
+    "bench": "Measure what the head gains: acceptance and speed per k.",
     "generate": "Generate text, plain or speculatively with the head.",
     "families": "List the known architectures.",
 }
@@ -54,7 +55,7 @@ class _Verbs(click.Group):
     epilog="Examples:\n\n\b\n  mtptools inspect model.gguf\n  mtptools graft trunk.gguf donor.gguf -o out.gguf\n"
     "  mtptools verify out.gguf --parity --against donor.gguf\n\n"
     "Exit codes: 0 pass, 1 a check failed, 2 usage, 3 bad input, 4 trunk and donor incompatible, "
-    "5 cannot encode, 6 output exists, 7 environment, 130 stopped.",
+    "5 cannot encode, 6 output exists, 7 environment, 8 no decoder for the family, 130 stopped.",
 )
 @click.version_option(__version__, prog_name="mtptools")
 def cli() -> None:

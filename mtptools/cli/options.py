@@ -7,13 +7,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from mtptools.errors import UsageError
 
-__all__ = ["PATH", "Writing", "examples", "generic_option", "link_option", "output_options", "writing_options"]
+if TYPE_CHECKING:
+    from mtptools.decoder.sampling import Sampling
+
+__all__ = [
+    "PATH",
+    "Writing",
+    "examples",
+    "generic_option",
+    "link_option",
+    "output_options",
+    "sampling_options",
+    "wiring_options",
+    "writing_options",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -96,6 +109,76 @@ def writing_options(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(writing=writing, **values)
 
     return _writing_options(call)
+
+
+_SAMPLING: Final = {
+    "temperature": click.option("--temperature", default=0.0, show_default=True, help="0 is greedy."),
+    "top_k": click.option("--top-k", default=0, show_default=True, help="0: off."),
+    "top_p": click.option("--top-p", default=1.0, show_default=True, help="1: off."),
+    "min_p": click.option("--min-p", default=0.0, show_default=True, help="0: off."),
+    "seed": click.option("--seed", default=0, show_default=True, type=int),
+}
+_PENALTIES: Final = {
+    "repetition": click.option("--repetition-penalty", "repetition", default=1.0, show_default=True, help="1: off."),
+    "presence": click.option("--presence-penalty", "presence", default=0.0, show_default=True, help="0: off."),
+    "frequency": click.option("--frequency-penalty", "frequency", default=0.0, show_default=True, help="0: off."),
+    "last_n": click.option(
+        "--penalty-range", "last_n", default=0, show_default=True, help="Tokens they look back; 0: the whole text."
+    ),
+}
+_DRY: Final = {
+    "multiplier": click.option("--dry-multiplier", "multiplier", default=0.0, show_default=True, help="0: off."),
+    "base": click.option("--dry-base", "base", default=1.75, show_default=True),
+    "allowed_length": click.option("--dry-allowed-length", "allowed_length", default=2, show_default=True),
+    "dry_last_n": click.option(
+        "--dry-range", "dry_last_n", default=0, show_default=True, help="Tokens DRY looks back; 0: the whole text."
+    ),
+}
+
+
+def sampling_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of sampling, passed as one `sampling`; None when none of them was given."""
+
+    @wraps(function)
+    def call(**values: Any) -> Any:
+        given = click.get_current_context().get_parameter_source
+        stated = any(given(name) is click.core.ParameterSource.COMMANDLINE for name in (*_SAMPLING, *_PENALTIES, *_DRY))
+        chain, penalties, dry = ({name: values.pop(name) for name in part} for part in (_SAMPLING, _PENALTIES, _DRY))
+        return function(sampling=_sampling(chain, penalties, dry) if stated else None, **values)
+
+    return _all(*_SAMPLING.values(), *_PENALTIES.values(), *_DRY.values())(call)
+
+
+def _sampling(chain: dict[str, Any], penalties: dict[str, Any], dry: dict[str, Any]) -> Sampling:
+    from mtptools.decoder.penalties import Dry, Penalties
+    from mtptools.decoder.sampling import Sampling
+
+    dry["last_n"] = dry.pop("dry_last_n")
+    return Sampling(**chain, penalties=Penalties(**penalties), dry=Dry(**dry))
+
+
+_SIDES: Final = click.Choice(["post", "pre"])
+_WIRING: Final = {
+    "tap": click.option("--tap", type=_SIDES, help="Trunk state that enters the head: after or before the final norm."),
+    "recycle": click.option("--recycle", type=_SIDES, help="Head state for the next draft: after or before its norm."),
+    "mask_first": click.option("--mask-first/--no-mask-first", default=None, help="Zero the embedding at position 0."),
+    "recurrence": click.option(
+        "--recurrence",
+        type=click.Choice(["cycle", "exact", "first"]),
+        help="How layers of a deep head take turns.  [default of all four: the family's]",
+    ),
+}
+
+
+def wiring_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that overrule a family's wiring, passed as one `wiring` with those that were given."""
+
+    @wraps(function)
+    def call(**values: Any) -> Any:
+        stated = {name: values.pop(name) for name in _WIRING}
+        return function(wiring={name: value for name, value in stated.items() if value is not None}, **values)
+
+    return _all(*_WIRING.values())(call)
 
 
 # For verbs whose output keeps whole files of the input.

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from mtptools.cli.options import PATH, examples, generic_option, output_options
+from mtptools.cli.options import PATH, examples, generic_option, output_options, sampling_options, wiring_options
 from mtptools.cli.output import emit
+
+if TYPE_CHECKING:
+    from mtptools.decoder.sampling import Sampling
 
 __all__ = ["command"]
 
 DECODER_FLAGS = (
     "k", "tokens", "prompts", "limit", "baseline", "min_acceptance", "head", "serial", "device", "dtype", "threads",
+    "probe",
 )  # fmt: skip
 
 
@@ -21,6 +26,8 @@ DECODER_FLAGS = (
         "mtptools verify out.gguf",
         "mtptools verify out.gguf --parity --against donor.gguf",
         "mtptools verify out.gguf --parity --k 1,2,4 --tokens 128 --prompts mt_bench.jsonl --limit 8",
+        "mtptools verify out.gguf --parity --temperature 1 --dry-multiplier 0.8",
+        "mtptools verify out.gguf --parity --probe",
         "mtptools verify donor.gguf --parity --json > donor.json",
         "mtptools verify out.gguf --parity --baseline donor.json --min-acceptance 95%",
     )
@@ -40,6 +47,9 @@ DECODER_FLAGS = (
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1 …")
 @click.option("--dtype", default="float32", show_default=True, type=click.Choice(["float32", "bfloat16", "float16"]))
 @click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads. [default: 1 for small models]")
+@sampling_options
+@wiring_options
+@click.option("--probe", is_flag=True, help="Measure every wiring that runtimes disagree on, best first.")
 @generic_option
 @output_options
 @click.pass_context
@@ -60,6 +70,9 @@ def command(
     device: str,
     dtype: str,
     threads: int | None,
+    sampling: Sampling | None,
+    wiring: dict[str, Any],
+    probe: bool,
     generic: bool,
     as_json: bool,
     quiet: bool,
@@ -69,10 +82,11 @@ def command(
 
     L0 lineage (digests, receipts) and L1 static checks always run. --parity adds L2: plain and speculative decoding
     give the same logits bit for bit; L3: how often drafts are accepted; L4: faults put in on purpose must hurt.
+    With sampling options L2 samples so, and L3 adds the acceptance of each way to choose drafts (generate --draft).
     """
     from mtptools.checkpoint import open_checkpoint
     from mtptools.cli.verifying import parse_ks, run
-    from mtptools.errors import UsageError
+    from mtptools.errors import NoDecoderError, UsageError
     from mtptools.report.verification import Threshold
 
     ks, threshold = parse_ks(k), Threshold.parse(min_acceptance)
@@ -80,6 +94,8 @@ def command(
     for name in DECODER_FLAGS:
         if ctx.get_parameter_source(name) is stated and not parity:
             raise UsageError(f"--{name.replace('_', '-')} needs --parity", hint="add --parity")
+    if (sampling is not None or wiring) and not parity:
+        raise UsageError("sampling and wiring options need --parity", hint="add --parity")
     if min_acceptance and min_acceptance.endswith("%") and baseline is None and against is None:
         raise UsageError("a relative --min-acceptance needs something to compare with", hint="add --against DONOR")
     if baseline is not None and against is not None:
@@ -100,8 +116,11 @@ def command(
         device=device,
         dtype=dtype,
         threads=threads,
+        sampling=sampling,
+        wiring=wiring,
+        probe=probe,
         quiet=quiet or as_json,
     )
     data = result.to_json()
     emit(data, result.render(), as_json=as_json, quiet=quiet)
-    return 0 if data["ok"] else 1
+    return 1 if data["failures"] else 0 if data["ok"] else NoDecoderError.exit_code

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mtptools.checkpoint import Checkpoint, open_checkpoint
 from mtptools.cli.output import progress, status
-from mtptools.decoder import DIALECTS, FAMILIES
-from mtptools.errors import InputError, MissingExtraError, UsageError
+from mtptools.decoder import undecodable
+from mtptools.errors import InputError, MissingExtraError, NoDecoderError, UsageError
+from mtptools.families.runtimes import RUNTIMES
 from mtptools.head import is_sidecar
 from mtptools.ops.lineage import lineage
 from mtptools.ops.validate import validate
@@ -20,8 +22,10 @@ from mtptools.report.verification import Threshold, Verification
 if TYPE_CHECKING:
     from mtptools.decoder.acceptance import Acceptance
     from mtptools.decoder.model import Model
+    from mtptools.decoder.sampling import Sampling
+    from mtptools.decoder.tokenizer import Tokenizer
 
-__all__ = ["after_graft", "load", "parse_ks", "run", "static_check"]
+__all__ = ["after_graft", "load", "parse_ks", "run", "static_check", "with_breakers"]
 
 SMALL_MODEL: Final = 200_000_000  # bytes
 DEFAULT_TOKENS: Final = 64
@@ -40,11 +44,22 @@ def parse_ks(text: str) -> tuple[int, ...]:
     return tuple(sorted(ks))
 
 
-def load(ckpt: Checkpoint, head: Checkpoint | None, device: str, dtype: str, threads: int | None) -> Model:
-    """Load a model into the decoder. Raises MissingExtraError without torch.
+def load(
+    ckpt: Checkpoint,
+    head: Checkpoint | None,
+    device: str,
+    dtype: str,
+    threads: int | None,
+    wiring: Mapping[str, Any] | None = None,
+) -> Model:
+    """Load a model into the decoder. Raises NoDecoderError, and MissingExtraError without torch.
 
     threads  of the CPU; None is one for a small model, whose matrices are not worth sharing out, else torch's choice
+    wiring   what to change of the family's own
     """
+    reason = undecodable(ckpt)
+    if reason:
+        raise NoDecoderError(reason, where=ckpt.path, hint="mtptools verify without --parity checks what can be")
     try:
         import torch
 
@@ -53,12 +68,23 @@ def load(ckpt: Checkpoint, head: Checkpoint | None, device: str, dtype: str, thr
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "decoder", "decoding") from error
     stated = (head or ckpt).family.wiring
-    wiring = HeadWiring(stated.concat, stated.tap, stated.recycle, stated.mask_first)
+    if stated.tap == "streams" and {"tap", "recycle"} & set(wiring or ()):
+        raise UsageError("the head takes streams: there is one tap, and one state to go on from", hint="leave it out")
+    own = HeadWiring(stated.concat, stated.tap, stated.recycle, stated.mask_first, stated.recurrence)
     if threads is None and ckpt.nbytes < SMALL_MODEL:
         threads = 1
     if threads is not None:
         torch.set_num_threads(threads)
-    return load_model(ckpt, head=head, wiring=wiring, device=device, dtype=dtype)
+    return load_model(ckpt, head=head, wiring=replace(own, **(wiring or {})), device=device, dtype=dtype)
+
+
+def with_breakers(sampling: Sampling, tokenizer: Tokenizer) -> Sampling:
+    """The sampling with the tokenizer's ids of DRY's breakers, if DRY is on."""
+    from mtptools.decoder.penalties import breaker_ids
+
+    if not sampling.dry:
+        return sampling
+    return sampling.with_breakers(breaker_ids(tokenizer.decode([token]) for token in range(tokenizer.size)))
 
 
 def run(
@@ -79,26 +105,51 @@ def run(
     device: str = "cpu",
     dtype: str = "float32",
     threads: int | None = None,
+    sampling: Sampling | None = None,
+    wiring: Mapping[str, Any] | None = None,
+    probe: bool = False,
     quiet: bool = False,
 ) -> Verification:
-    """L0 and L1, and with `parity` L2 to L4."""
+    """L0 and L1, and with `parity` L2 to L4, if the decoder knows the family: `not_run` says so if not.
+
+    sampling  of the sampled arm on all prompts; None: a default, on few
+    wiring    what to change of the family's own;  probe  measure every other variant too
+    """
     with progress(ckpt.nbytes, "lineage", quiet=quiet) as done:
         found = lineage(ckpt, trunk, donor, done)
     out = Verification(ckpt.path.name, found, validate(ckpt), threshold=threshold or Threshold())
-    if not parity:
+    out.runtimes = RUNTIMES.get(ckpt.family.name, ())
+    if parity:
+        out.not_run = undecodable(ckpt)
+    if not parity or out.not_run:
         return out
     texts = (load_prompts(prompts) if prompts is not None else builtin_prompts())[:limit]
-    where = (device, dtype, threads)
+    where = (device, dtype, threads, wiring)
     model = load(ckpt, head, *where)
-    from mtptools.decoder.run import measure, verify_model
+    from mtptools.decoder.run import SAMPLED, SAMPLED_PROMPTS, measure, verify_model
+    from mtptools.decoder.sampling import GREEDY
     from mtptools.decoder.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(ckpt, ckpt.hparams.vocab_size)
     ids = [tokenizer.encode(text) for text in texts]
     before = read_baseline(baseline, ks, tokens, ids) if baseline is not None else None
     modes = ("fast", "serial") if serial else ("fast",)
+    samplings, sampled_prompts = (GREEDY, SAMPLED), SAMPLED_PROMPTS
+    if sampling is not None:
+        samplings, sampled_prompts = (GREEDY, with_breakers(sampling, tokenizer)), len(ids)
     with status(quiet=quiet) as say:
-        out.decoder = verify_model(model, ids, ks, tokens, modes=modes, controls=controls, progress=say)
+        out.decoder = verify_model(
+            model,
+            ids,
+            ks,
+            tokens,
+            modes=modes,
+            samplings=samplings,
+            sampled_prompts=sampled_prompts,
+            controls=controls,
+            probing=probe,
+            progress=say,
+        )
     if donor is not None:
         # A sidecar has no trunk of its own: its head is measured on this one.
         with status(quiet=quiet) as say:
@@ -151,15 +202,10 @@ def static_check(path: Path, *, generic: bool = False) -> Record:
 
 
 def after_graft(trunk: Checkpoint, donor: Checkpoint, *, quiet: bool) -> Callable[[Path], Record]:
-    """All levels of a written graft, measured against its donor; no decoding of what the decoder does not know."""
-    known = trunk.family.name in FAMILIES and trunk.dialect in DIALECTS
+    """All levels of a written graft, measured against its donor."""
 
     def check(path: Path) -> Record:
         out = open_checkpoint(path, generic=trunk.generic)
-        passed, data, text = _record(run(out, parity=known, trunk=trunk, donor=donor, quiet=quiet))
-        if not known:
-            data["not_run"] = f"L2 to L4: the decoder does not know {trunk.family.title} in the {trunk.dialect} dialect"
-            text += f"\nnot run: {data['not_run']}"
-        return passed, data, text
+        return _record(run(out, parity=True, trunk=trunk, donor=donor, quiet=quiet))
 
     return check

@@ -124,7 +124,10 @@ def decode_bytes(data: bytes, codec: str, n_cols: int) -> NDArray[np.float32]:
 
 
 def decode(tensor: Tensor, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
-    """Rows [start, stop) of a tensor (leading dimensions flattened) as float32 [rows, cols]."""
+    """Rows [start, stop) of a tensor (leading dimensions flattened) as float32 [rows, cols].
+
+    Raises CodecError, which names the tensor, when its type has no decoder.
+    """
     n_cols = tensor.shape[-1] if tensor.shape else 1
     stop = tensor.n_rows if stop is None else stop
     if start == stop or not tensor.n_values:
@@ -134,7 +137,11 @@ def decode(tensor: Tensor, start: int = 0, stop: int | None = None) -> NDArray[n
     if tensor.packed is not None:
         return decode_bytes(tensor.packed(start, stop), tensor.codec, n_cols)
     size = tensor.row_bytes
-    return decode_bytes(tensor.read(start * size, (stop - start) * size), tensor.codec, n_cols)
+    data = tensor.read(start * size, (stop - start) * size)
+    try:
+        return decode_bytes(data, tensor.codec, n_cols)
+    except CodecError as error:
+        raise CodecError(error.what, where=tensor.name, hint=error.hint) from error
 
 
 def encode(values: NDArray[np.float32], codec: str) -> bytes:

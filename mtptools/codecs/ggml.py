@@ -28,7 +28,10 @@ def decode(data: bytes, codec: str, n_cols: int) -> NDArray[np.float32]:
     try:
         values = dequantize(blocks, GGMLQuantizationType[codec])
     except (NotImplementedError, KeyError) as error:
-        raise CodecError(f"gguf-py cannot decode {codec}", hint="pip install --upgrade gguf") from error
+        raise CodecError(
+            f"gguf-py cannot decode {codec}",
+            hint="pip install --upgrade gguf, or use another quantization of this model",
+        ) from error
     return np.asarray(values, np.float32).reshape(-1, n_cols)
 
 

@@ -39,7 +39,7 @@ class Mode:
 
 GROUPS: Final = (32, 64, 128)
 MODES: Final = {
-    "affine": Mode((2, 3, 4, 5, 6, 8), GROUPS, "weight"),
+    "affine": Mode((1, 2, 3, 4, 5, 6, 8), GROUPS, "weight"),
     "mxfp4": Mode((4,), (32,), "F8_E8M0", 6.0),
     "mxfp8": Mode((8,), (32,), "F8_E8M0", 448.0),
     "nvfp4": Mode((4,), (16,), "F8_E4M3", 6.0),
@@ -51,7 +51,11 @@ _E8M0_BIAS: Final = 127
 
 def unpack(packed: NDArray[np.uint32], bits: int) -> NDArray[np.uint8]:
     """Words [rows, words] as codes [rows, words * 32 / bits]."""
-    octets = np.ascontiguousarray(packed, "<u4").view(np.uint8).reshape(len(packed), -1, bits)
+    octets = np.ascontiguousarray(packed, "<u4").view(np.uint8)
+    if 8 % bits == 0:  # no code runs over the end of a byte
+        parts = octets[..., None] >> np.arange(0, 8, bits, dtype=np.uint8) & np.uint8((1 << bits) - 1)
+        return parts.reshape(len(packed), -1)
+    octets = octets.reshape(len(packed), -1, bits)
     wide = np.zeros((*octets.shape[:2], 8), np.uint8)
     wide[..., :bits] = octets
     stream = wide.view("<u8")  # 8 codes in each
@@ -111,9 +115,12 @@ def quantize(values: Floats, dtype: str, bits: int, group: int) -> tuple[NDArray
     The value of largest magnitude is a whole number of scales from zero, so that zero is kept: most scales are
     negative. The codes are of the scale before it is rounded to `dtype`.
 
-    Raises CodecError for a width or group that MLX does not have, or rows that are not whole groups.
+    Raises CodecError for a width or group that MLX does not have, 1 bit, whose scales MLX chooses in another way, or
+    rows that are not whole groups.
     """
     groups = _groups(values, dtype, "affine", bits, group)
+    if bits == 1:
+        raise CodecError("1 bit is read, not written", hint="2 bits or more")
     top = np.float32((1 << bits) - 1)
     low, high = groups.min(-1), groups.max(-1)
     low_is_edge = np.abs(low) > np.abs(high)
@@ -196,4 +203,9 @@ def _round(values: NDArray[Any], dtype: str) -> Floats:
     """float32 values, rounded to `dtype`."""
     if dtype == "F32":
         return np.asarray(values, np.float32)
+    if dtype == "BF16" and np.isfinite(values).all():
+        bits = np.array(values, np.float32).view(np.uint32)
+        bits += np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
+        bits &= np.uint32(0xFFFF0000)
+        return bits.view(np.float32)
     return floats.decode(floats.encode(values, dtype), dtype).reshape(values.shape)

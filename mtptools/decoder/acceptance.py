@@ -16,8 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mtptools.decoder.mtp_head import Drafter, Head
-from mtptools.decoder.sampling import GREEDY, Sampling, choose
+from mtptools.decoder.drafter import Drafter
+from mtptools.decoder.mtp_head import Head
+from mtptools.decoder.proposer import Proposer
+from mtptools.decoder.sampling import GREEDY, Sampling
 from mtptools.decoder.trace import DraftCounts, Trace
 from mtptools.decoder.trunk import States
 from mtptools.errors import UsageError
@@ -92,7 +94,10 @@ def _states(trace: Trace) -> States:
 
 @torch.inference_mode()
 def simulate(head: Head, trace: Trace, k: int, *, sampling: Sampling = GREEDY) -> DraftCounts:
-    """What `decode_speculative(…, k)` with this head would count on the text of a plain trace."""
+    """What `decode_speculative(…, k)` with this head would count on the text of a plain trace.
+
+    sampling  the drafts': the trace's own, or what its `for_drafts` gives
+    """
     states = _states(trace).tap(head.wiring.tap)
     text = trace.prompt + trace.tokens
     drafter = Drafter(head)
@@ -102,9 +107,8 @@ def simulate(head: Head, trace: Trace, k: int, *, sampling: Sampling = GREEDY) -
         known = len(trace.prompt) + emitted
         drafter.observe(states[seen : known - 1], text[seen + 1 : known])
         seen = known - 1
-        drafts = drafter.draft(
-            min(k, trace.requested - emitted - 1), lambda row, at: choose(row.cpu().numpy(), at, sampling)
-        )
+        count = min(k, trace.requested - emitted - 1)
+        drafts = drafter.draft(count, Proposer(text[:known], sampling))
         hits = 0
         while hits < min(len(drafts), len(text) - known - 1) and drafts[hits] == text[known + hits]:
             hits += 1
@@ -114,23 +118,29 @@ def simulate(head: Head, trace: Trace, k: int, *, sampling: Sampling = GREEDY) -
 
 
 @torch.inference_mode()
-def first_hits(head: Head, trace: Trace, tapped: Tensor | None = None, lag: int = 0) -> NDArray[np.bool_]:
-    """Per emitted token but the first: is it the head's first draft, given the true text before it?
+def first_hits(
+    head: Head, trace: Trace, tapped: Tensor | None = None, lag: int = 0, draft: int = 1
+) -> NDArray[np.bool_]:
+    """Per emitted token but the first: is it the head's draft, given the true text before it?
 
-    tapped  trunk states [rows, hidden] to feed instead of the wired ones
+    tapped  trunk states [rows, width] to feed instead of the wired ones
     lag     1 feeds the current token's embedding where the next one's belongs
+    draft   number of the draft: 1 is the first layer's; 2 the second layer's on the first one's states, and so on
     """
     states = _states(trace).tap(head.wiring.tap) if tapped is None else tapped
     text = trace.prompt + trace.tokens
-    slots = len(text) - 2
+    slots = len(text) - 1 - draft
     if slots < len(trace.prompt):
         return np.zeros(0, dtype=np.bool_)
-    cache = head.layers[0].attention.new_cache()
-    tokens = text[1 - lag : 1 - lag + slots]
-    post, _ = head.step(0, states[:slots], tokens, cache, 0)
-    post = post[len(trace.prompt) - 1 :]
+    post, state = states, states
+    for layer in range(draft):
+        rows = len(text) - 2 - layer
+        tokens = text[1 - lag + layer : 1 - lag + layer + rows]
+        cache = head.layers[layer].block.new_cache()
+        post, state = head.step(layer, state[:rows], tokens, cache, layer)
+    post = post[len(trace.prompt) - draft :]
     drafts: list[int] = []
     for start in range(0, post.shape[0], LOGIT_ROWS):
-        rows = head.logits(post[start : start + LOGIT_ROWS]).cpu().numpy()
-        drafts += [int(row.argmax()) for row in rows]
+        rows_ = head.logits(post[start : start + LOGIT_ROWS], draft - 1).cpu().numpy()
+        drafts += [int(row.argmax()) for row in rows_]
     return np.asarray(np.array(drafts) == np.array(trace.tokens[1:]), dtype=np.bool_)

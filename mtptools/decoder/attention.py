@@ -1,52 +1,24 @@
-"""Gated full attention of Qwen3.5: per-head q/k norm, partial rotary positions, sigmoid output gate.
+"""Grouped-query attention, with what families add to it: biases, per-head q/k norm, sigmoid output gate.
 
-Formulas: transformers 5.23, `Qwen3_5Attention` and `apply_rotary_pos_emb`. Keys are read in chunks of 64 with
-an online softmax, so that a query's arithmetic depends on its own position alone.
+Formulas: transformers 5.23, `Qwen3_5Attention` (gate, norm), `Glm4MoeAttention` (biases, norm) and `Qwen2Attention`
+(biases). Keys are read in chunks of 64 with an online softmax, so that a query's arithmetic depends on its own
+position alone.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from mtptools.decoder.cache import CHUNK, KVCache
 from mtptools.decoder.ops import Arithmetic, aligned
+from mtptools.decoder.packed import Weight
+from mtptools.decoder.rope import Rope
 
-__all__ = ["AttentionWeights", "FullAttention", "Rope", "attend"]
-
-
-class Rope:
-    """cos and sin of position * theta^(-2i/dim), float32 [positions, dim/2].
-
-    Made in blocks of 64 positions: the vector library's cosine may differ in the last bit between an array's
-    body and its tail, and a table that grows would change.
-    """
-
-    def __init__(self, theta: float, dim: int, device: torch.device) -> None:
-        self.dim = dim
-        self.device = device
-        steps = torch.arange(0, dim, 2, dtype=torch.float32) / dim
-        self.inverse = 1.0 / torch.pow(torch.tensor(theta, dtype=torch.float32), steps)
-        self.table = torch.empty((2, 0, dim // 2), dtype=torch.float32, device=device)
-
-    def at(self, start: int, n: int) -> Tensor:
-        """[2, n, 1, dim/2] for positions start … start + n - 1: cos, sin."""
-        while self.table.shape[1] < start + n:
-            first = self.table.shape[1]
-            angles = torch.outer(torch.arange(first, first + CHUNK, dtype=torch.float32), self.inverse)
-            block = torch.stack((angles.cos(), angles.sin())).to(self.device)
-            self.table = torch.cat((self.table, block), dim=1)
-        return self.table[:, start : start + n].unsqueeze(2)
-
-    def rotate(self, x: Tensor, start: int) -> Tensor:
-        """x [rows, heads, head_dim] at consecutive positions; the first `dim` values turn, halves paired (NEOX)."""
-        cos, sin = self.at(start, x.shape[0])
-        half = self.dim // 2
-        low, high = x[..., :half], x[..., half : self.dim]
-        turned = (low * cos - high * sin, high * cos + low * sin)
-        return torch.cat((*turned, x[..., self.dim :]) if self.dim < x.shape[-1] else turned, dim=-1)
+__all__ = ["Attention", "AttentionWeights", "attend"]
 
 
 def _masks(device: torch.device) -> Tensor:
@@ -62,9 +34,9 @@ _MASKS: dict[torch.device, Tensor] = {}
 def attend(arithmetic: Arithmetic, queries: Tensor, cache: KVCache, last: list[int]) -> Tensor:
     """Softmax attention, float32.
 
-    queries  [rows, n_heads, head_dim], already scaled
+    queries  [rows, n_heads, key_dim], already scaled
     last     per row, the last cache slot it may see
-    returns  [rows, n_heads, head_dim]
+    returns  [rows, n_heads, value_dim]
     """
     tile = arithmetic.tile
     if len(last) == tile:
@@ -81,7 +53,7 @@ def attend(arithmetic: Arithmetic, queries: Tensor, cache: KVCache, last: list[i
 
 def _attend_tile(queries: Tensor, cache: KVCache, last: list[int]) -> Tensor:
     rows, heads, dim = queries.shape
-    kv_heads = cache.shape[1]
+    kv_heads = cache.shape[0]
     group = heads // kv_heads
     q = aligned(queries).view(rows, kv_heads, group, dim).transpose(0, 1).reshape(kv_heads, rows * group, dim)
     masks = _MASKS.get(cache.device)
@@ -90,7 +62,7 @@ def _attend_tile(queries: Tensor, cache: KVCache, last: list[int]) -> Tensor:
     peak = total = mixed = q
     for index in range(max(last) // CHUNK + 1):
         seen = [min(max(end + 1 - index * CHUNK, 0), CHUNK) for end in last]
-        keys, values = cache.chunks[index].float().unbind()
+        keys, values = cache.read(index)
         scores = torch.bmm(q, keys.transpose(1, 2))
         if min(seen) < CHUNK:
             mask = masks[seen[0]] if rows == 1 else masks[seen].repeat_interleave(group, dim=0)
@@ -112,49 +84,66 @@ def _attend_tile(queries: Tensor, cache: KVCache, last: list[int]) -> Tensor:
             new_mixed = torch.where(sees, new_mixed, mixed)
         peak, total, mixed = new_peak, new_total, new_mixed
     out = mixed / total
-    return out.view(kv_heads, rows, group, dim).transpose(0, 1).reshape(rows, heads, dim)
+    return out.view(kv_heads, rows, group, -1).transpose(0, 1).reshape(rows, heads, -1)
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionWeights:
-    """One layer's matrices.
+    """One layer's weights.
 
-    qkvg  [(2 n_heads + 2 n_kv_heads) * head_dim, hidden]: queries, keys, output gates, values; heads in order
+    qkvg  [rows, hidden]: queries, keys, output gates (if `gate`), values; heads in order, head_dim rows each
+    bias  [rows] float32 of queries, keys, values, or None
+    norm  [n_heads + n_kv_heads, head_dim] float32: the factors of the q and k norms, one row per head; or None
     out   [hidden, n_heads * head_dim]
-    norm  [n_heads + n_kv_heads, head_dim] float32: the factors of the q and k norms, one row per head
     """
 
-    qkvg: Tensor
-    out: Tensor
-    norm: Tensor
+    qkvg: Weight
+    out: Weight
+    norm: Tensor | None = None
+    bias: Tensor | None = None
+    gate: bool = False
 
 
-class FullAttention:
-    def __init__(
-        self, weights: AttentionWeights, n_heads: int, n_kv_heads: int, rope: Rope, eps: float, arithmetic: Arithmetic
-    ) -> None:
-        self.weights = weights
-        self.n_heads = n_heads
-        self.n_kv_heads = n_kv_heads
-        self.head_dim = weights.norm.shape[1]
-        self.rope = rope
-        self.eps = eps
-        self.arithmetic = arithmetic
+@dataclass(frozen=True, slots=True)
+class Attention:
+    weights: AttentionWeights
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    rope: Rope
+    eps: float
+    arithmetic: Arithmetic
+
+    def matrices(self) -> Iterator[tuple[str, Weight]]:
+        yield "mixer input", self.weights.qkvg
+        yield "mixer output", self.weights.out
 
     def new_cache(self) -> KVCache:
         dtype = self.weights.qkvg.dtype
-        return KVCache(self.n_kv_heads, self.head_dim, dtype, self.arithmetic.device)
+        return KVCache(self.n_kv_heads, self.head_dim, self.head_dim, dtype, self.arithmetic.device)
+
+    def shifted(self, by: float) -> Attention:
+        """With `by` added to the factors of its norms, if it has any."""
+        norm = self.weights.norm
+        return self if norm is None else replace(self, weights=replace(self.weights, norm=norm + by))
 
     def forward(self, x: Tensor, cache: KVCache, position: int) -> Tensor:
         """x [rows, hidden], appended to the cache at rotary positions position, position + 1 …; same shape back."""
-        rows, heads, kv_heads, dim = x.shape[0], self.n_heads, self.n_kv_heads, self.head_dim
+        rows, heads, dim = x.shape[0], self.n_heads, self.head_dim
+        both = heads + self.n_kv_heads
         ops, weights = self.arithmetic, self.weights
-        fused = ops.linear(x, weights.qkvg).view(rows, 2 * (heads + kv_heads), dim)
-        qk = ops.rms_norm(fused[:, : heads + kv_heads], weights.norm, self.eps)
+        fused = ops.linear(x, weights.qkvg)
+        if weights.bias is not None:
+            fused = fused + weights.bias
+        fused = fused.view(rows, -1, dim)
+        qk = fused[:, :both]
+        if weights.norm is not None:
+            qk = ops.rms_norm(qk, weights.norm, self.eps)
         qk = self.rope.rotate(qk, position)
-        values = fused[:, 2 * heads + kv_heads :]
         first = cache.length
-        cache.append(torch.stack((qk[:, heads:], values), dim=1))
-        mixed = attend(ops, qk[:, :heads] * dim**-0.5, cache, list(range(first, first + rows)))
-        gate = ops.rows(torch.sigmoid, fused[:, heads + kv_heads : 2 * heads + kv_heads])
-        return ops.linear((mixed * gate).view(rows, heads * dim), weights.out)
+        cache.append(torch.cat((qk[:, heads:], fused[:, -self.n_kv_heads :]), dim=-1))
+        scale = dim**-0.5 * self.rope.settings.scores
+        mixed = attend(ops, qk[:, :heads] * scale, cache, list(range(first, first + rows)))
+        if weights.gate:
+            mixed = mixed * ops.rows(torch.sigmoid, fused[:, both : both + heads])
+        return ops.linear(mixed.view(rows, heads * dim), weights.out)

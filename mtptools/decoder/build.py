@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
-from mtptools.decoder.attention import AttentionWeights, FullAttention, Rope
+from mtptools.decoder.attention import Attention, AttentionWeights
 from mtptools.decoder.deltanet import DeltaNet, DeltaNetWeights
+from mtptools.decoder.latent import LatentAttention, LatentWeights
 from mtptools.decoder.moe import Mlp, MlpWeights, Moe, MoeWeights
 from mtptools.decoder.mtp_head import Head, HeadLayer, HeadWiring
 from mtptools.decoder.ops import Arithmetic
+from mtptools.decoder.packed import Packed, Weight
 from mtptools.decoder.parts import Part, Scope, WeightSource, fill
-from mtptools.decoder.trunk import Block, Trunk
+from mtptools.decoder.rope import Rope
+from mtptools.decoder.settings import LayerKind, Settings
+from mtptools.decoder.trunk import Block, Layer, Mixer, Trunk
 from mtptools.errors import SystemFailure
 from mtptools.hparams import HParams
 
@@ -20,12 +24,24 @@ __all__ = ["Builder"]
 
 
 class Builder:
-    """Weights of one source, in one dtype on one device; norms, routers and other vectors in float32."""
+    """Weights of one source, in one dtype on one device; norms, routers and other vectors in float32.
 
-    def __init__(self, source: WeightSource, hparams: HParams, device: torch.device, dtype: torch.dtype) -> None:
-        self.source, self.hp, self.device, self.dtype = source, hparams, device, dtype
+    packed  large matrices stay as they are stored, see `packed.py`
+    """
+
+    def __init__(
+        self,
+        source: WeightSource,
+        hparams: HParams,
+        settings: Settings,
+        device: torch.device,
+        dtype: torch.dtype,
+        packed: bool = False,
+    ) -> None:
+        self.source, self.hp, self.settings, self.device, self.dtype = source, hparams, settings, device, dtype
+        self.packed = packed
         self.arithmetic = Arithmetic.on(device)
-        self.rope = Rope(hparams.rope_theta, hparams.rope_dim, device)
+        self.rope = Rope(settings.rope, device)
 
     def new(self, parts: Sequence[Part], shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         try:
@@ -35,56 +51,109 @@ class Builder:
         fill(out.view(-1, shape[-1]), parts, self.source.where)
         return out
 
-    def matrix(self, parts: Sequence[Part], rows: int, cols: int) -> torch.Tensor:
-        return self.new(parts, (rows, cols), self.dtype)
+    def parts(self, scope: Scope, *roles: str) -> list[Part]:
+        return [part for role in roles for part in self.source.parts(scope, role)]
 
-    def one(self, scope: Scope, role: str, rows: int, cols: int) -> torch.Tensor:
-        return self.matrix([self.source.part(scope, role)], rows, cols)
+    def weight(self, parts: Sequence[Part], shape: tuple[int, ...]) -> Weight:
+        """A matrix, or a stack of them, in the model's dtype: loaded, or left as it is stored."""
+        if self.packed:
+            return Packed(tuple(parts), shape, self.dtype, self.device, self.source.where)
+        return self.new(parts, shape, self.dtype)
+
+    def matrix(self, scope: Scope, roles: Sequence[str], rows: int, cols: int) -> Weight:
+        """The roles one under the other."""
+        return self.weight(self.parts(scope, *roles), (rows, cols))
+
+    def one(self, scope: Scope, role: str, rows: int, cols: int) -> Weight:
+        return self.matrix(scope, [role], rows, cols)
 
     def vector(self, scope: Scope, role: str, size: int) -> torch.Tensor:
-        return self.new([self.source.part(scope, role)], (1, size), torch.float32)[0]
+        return self.new(self.parts(scope, role), (1, size), torch.float32)[0]
 
     def trunk(self) -> Trunk:
         hp, top = self.hp, ("top", 0)
         embed = self.one(top, "embed", hp.vocab_size, hp.hidden_size)
-        tied = hp.tie_embeddings
-        output = embed if tied else self.one(top, "output", hp.vocab_size, hp.hidden_size)
-        blocks = tuple(self.block(("layer", n), kind) for n, kind in enumerate(hp.layer_types))
+        output = embed if hp.tie_embeddings else self.one(top, "output", hp.vocab_size, hp.hidden_size)
+        blocks = tuple(self.block(("layer", n), kind) for n, kind in enumerate(self.settings.layers))
         norm = self.vector(top, "final_norm", hp.hidden_size)
         return Trunk(embed, blocks, norm, output, hp.norm_eps, self.arithmetic)
 
-    def block(self, scope: Scope, kind: str) -> Block:
-        hp = self.hp
-        mixer = self.attention(scope) if kind == "full" else self.deltanet(scope)
-        mlp = self.moe(scope) if hp.n_experts else self.mlp(scope)
-        before, between = (self.vector(scope, role, hp.hidden_size) for role in ("mixer_norm", "mlp_norm"))
-        return Block(mixer, mlp, before, between, hp.norm_eps, self.arithmetic)
+    def block(self, scope: Scope, kind: LayerKind) -> Layer:
+        makers: dict[str, Callable[[Scope], Mixer]] = {
+            "attention": self.attention,
+            "latent": self.latent,
+            "deltanet": self.deltanet,
+        }
+        ffn = self.moe(scope) if kind.ffn == "moe" else self.mlp(scope)
+        norms = [self.vector(scope, role, self.hp.hidden_size) for role in ("mixer_norm", "ffn_norm")]
+        return Block(makers[kind.mixer](scope), ffn, norms[0], norms[1], self.hp.norm_eps, self.arithmetic)
 
-    def attention(self, scope: Scope) -> FullAttention:
+    def attention(self, scope: Scope) -> Attention:
         hp, source = self.hp, self.source
         heads, kv_heads, dim = hp.n_heads, hp.n_kv_heads, hp.head_dim
-        both = source.part(scope, "query_gate")  # per head: dim rows of query, dim rows of gate
-        queries = [both.rows(2 * h * dim, (2 * h + 1) * dim) for h in range(heads)]
-        gates = [both.rows((2 * h + 1) * dim, (2 * h + 2) * dim) for h in range(heads)]
-        if both.n_rows != 2 * heads * dim:
-            queries = [both]  # of a shape that `fill` refuses by name
-        parts = [*queries, source.part(scope, "key"), *gates, source.part(scope, "value")]
-        norm = [source.part(scope, "query_norm")] * heads + [source.part(scope, "key_norm")] * kv_heads
+        queries, gates = source.parts(scope, "query"), []
+        if self.settings.gate and queries[0].n_rows == 2 * heads * dim:  # else a shape that `fill` refuses by name
+            both = queries[0]  # per head: dim rows of query, dim rows of gate
+            queries = [both.rows(2 * h * dim, (2 * h + 1) * dim) for h in range(heads)]
+            gates = [both.rows((2 * h + 1) * dim, (2 * h + 2) * dim) for h in range(heads)]
+        parts = [*queries, *source.parts(scope, "key"), *gates, *source.parts(scope, "value")]
+        rows = (heads * (2 if self.settings.gate else 1) + 2 * kv_heads) * dim
+        norm, bias = None, None
+        if self._there(self.settings.qk_norm, scope, "query_norm"):
+            query, key = source.parts(scope, "query_norm"), source.parts(scope, "key_norm")
+            norm = self.new(query * heads + key * kv_heads, (heads + kv_heads, dim), torch.float32)
+        if self._there(self.settings.biases, scope, "query_bias"):
+            sizes = {"query_bias": heads * dim, "key_bias": kv_heads * dim, "value_bias": kv_heads * dim}
+            bias = torch.cat([self.vector(scope, role, size) for role, size in sizes.items()])
         weights = AttentionWeights(
-            self.matrix(parts, 2 * (heads + kv_heads) * dim, hp.hidden_size),
+            self.weight(parts, (rows, hp.hidden_size)),
             self.one(scope, "attention_out", hp.hidden_size, heads * dim),
-            self.new(norm, (heads + kv_heads, dim), torch.float32),
+            norm,
+            bias,
+            self.settings.gate,
         )
-        return FullAttention(weights, heads, kv_heads, self.rope, hp.norm_eps, self.arithmetic)
+        return Attention(weights, heads, kv_heads, dim, self.rope, hp.norm_eps, self.arithmetic)
+
+    def _there(self, declared: bool | None, scope: Scope, role: str) -> bool:
+        """Where nothing is declared the tensors say: a bias or a norm is there or it is not."""
+        return self.source.has(scope, role) if declared is None else declared
+
+    def latent(self, scope: Scope) -> LatentAttention:
+        hp = self.hp
+        heads, rank, low = hp.n_heads, hp.kv_lora_rank, hp.q_lora_rank
+        width = heads * (hp.qk_nope_head_dim + hp.qk_rope_head_dim)
+        queries = "query_down" if low else "query"
+        rows = (low or width) + rank + hp.qk_rope_head_dim
+        key_up, value_up = self.latent_up(scope)
+        weights = LatentWeights(
+            self.matrix(scope, [queries, "latent_down"], rows, hp.hidden_size),
+            self.one(scope, "query_up", width, low) if low else None,
+            self.vector(scope, "query_norm", low) if low else None,
+            self.vector(scope, "latent_norm", rank),
+            key_up,
+            value_up,
+            self.one(scope, "attention_out", hp.hidden_size, heads * hp.v_head_dim),
+        )
+        return LatentAttention(weights, self.rope, hp.norm_eps, self.arithmetic)
+
+    def latent_up(self, scope: Scope) -> tuple[torch.Tensor, torch.Tensor]:
+        """(key_up, value_up): taken apart already, or out of kv_b, which has each head's keys, then its values."""
+        hp = self.hp
+        heads, rank, nope, own = hp.n_heads, hp.kv_lora_rank, hp.qk_nope_head_dim, hp.v_head_dim
+        if not self.source.has(scope, "latent_up"):
+            keys = self.new(self.parts(scope, "key_up"), (heads, rank, nope), self.dtype)
+            return keys, self.new(self.parts(scope, "value_up"), (heads, own, rank), self.dtype)
+        both = self.new(self.parts(scope, "latent_up"), (heads, nope + own, rank), self.dtype)
+        return both[:, :nope].transpose(1, 2).contiguous(), both[:, nope:].contiguous()
 
     def deltanet(self, scope: Scope) -> DeltaNet:
-        hp, source = self.hp, self.source
+        hp = self.hp
         v_size = hp.linear_v_heads * hp.linear_v_head_dim
         channels = 2 * hp.linear_k_heads * hp.linear_k_head_dim + v_size
-        fused = [source.part(scope, f"delta_{name}") for name in ("qkv", "z", "b", "a")]
-        conv = self.new([source.part(scope, "delta_conv")], (channels, hp.conv_kernel), torch.float32)
+        fused = [f"delta_{name}" for name in ("qkv", "z", "b", "a")]
+        conv = self.new(self.parts(scope, "delta_conv"), (channels, hp.conv_kernel), torch.float32)
         weights = DeltaNetWeights(
-            self.matrix(fused, channels + v_size + 2 * hp.linear_v_heads, hp.hidden_size),
+            self.matrix(scope, fused, channels + v_size + 2 * hp.linear_v_heads, hp.hidden_size),
             conv.T.contiguous(),
             self.vector(scope, "delta_decay", hp.linear_v_heads),
             self.vector(scope, "delta_dt", hp.linear_v_heads),
@@ -95,41 +164,63 @@ class Builder:
         return DeltaNet(weights, *sizes, hp.norm_eps, self.arithmetic)
 
     def mlp_weights(self, scope: Scope, prefix: str, size: int) -> MlpWeights:
-        gate_up = [self.source.part(scope, f"{prefix}{name}") for name in ("gate", "up")]
         hidden = self.hp.hidden_size
-        return MlpWeights(self.matrix(gate_up, 2 * size, hidden), self.one(scope, f"{prefix}down", hidden, size))
+        gate_up = self.matrix(scope, [f"{prefix}gate", f"{prefix}up"], 2 * size, hidden)
+        return MlpWeights(gate_up, self.one(scope, f"{prefix}down", hidden, size))
 
     def mlp(self, scope: Scope) -> Mlp:
         return Mlp(self.mlp_weights(scope, "", self.hp.intermediate_size), self.arithmetic)
 
     def moe(self, scope: Scope) -> Moe:
-        hp, source = self.hp, self.source
+        hp, routing = self.hp, self.settings.routing
+        assert routing is not None  # a family with such layers has it
         n, size, hidden = hp.n_experts, hp.moe_intermediate_size, hp.hidden_size
-        routers = [source.part(scope, "router"), source.part(scope, "switch")]
+        switch = hp.shared_expert_intermediate_size
+        shared = switch or hp.n_shared_experts * size
+        routers = ["router", "switch"] if switch else ["router"]
         weights = MoeWeights(
-            self.new(routers, (n + 1, hidden), torch.float32),
-            self.new(source.experts(scope, "expert_gate_up"), (n, 2 * size, hidden), self.dtype),
-            self.new(source.experts(scope, "expert_down"), (n, hidden, size), self.dtype),
-            self.mlp_weights(scope, "shared_", hp.shared_expert_intermediate_size),
+            self.new(self.parts(scope, *routers), (n + len(routers) - 1, hidden), torch.float32),
+            self.weight(self.parts(scope, "expert_gate_up"), (n, 2 * size, hidden)),
+            self.weight(self.parts(scope, "expert_down"), (n, hidden, size)),
+            self.mlp_weights(scope, "shared_", shared) if shared else None,
+            bool(switch),
+            *self.choice(scope),
         )
-        return Moe(weights, hp.n_experts_used, self.arithmetic)
+        return Moe(weights, routing, self.arithmetic)
+
+    def choice(self, scope: Scope) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """How experts are chosen beside their scores: (bias, table) of `MoeWeights`."""
+        scored = self.settings.routing is not None and self.settings.routing.scoring != "softmax"
+        return self.vector(scope, "router_bias", self.hp.n_experts) if scored else None, None
 
     def head(self, trunk: Trunk, wiring: HeadWiring) -> Head:
-        hp, first = self.hp, ("head", 0)
-        embed, output = trunk.embed, trunk.output
-        if self.source.has(first, "head_embed"):
-            embed = self.one(first, "head_embed", hp.vocab_size, hp.hidden_size)
-        if self.source.has(first, "head_output"):
-            output = self.one(first, "head_output", hp.vocab_size, hp.hidden_size)
-        layers = tuple(self.head_layer(("head", d)) for d in range(self.source.head_depth))
-        return Head(layers, embed, output, wiring, hp.norm_eps, self.arithmetic)
+        layers: list[HeadLayer] = []
+        for d in range(self.source.head_depth):
+            layers.append(self.head_layer(("head", d), trunk, layers))
+        return Head(tuple(layers), wiring, self.hp.norm_eps, self.arithmetic)
 
-    def head_layer(self, scope: Scope) -> HeadLayer:
+    def head_layer(self, scope: Scope, trunk: Trunk, before: Sequence[HeadLayer]) -> HeadLayer:
         hidden = self.hp.hidden_size
+        embeds, outputs = [trunk.embed, *(b.embed for b in before)], [trunk.output, *(b.output for b in before)]
         return HeadLayer(
-            self.one(scope, "fuse", hidden, 2 * hidden),
+            self.fusion(scope),
             self.vector(scope, "embed_norm", hidden),
             self.vector(scope, "hidden_norm", hidden),
-            self.block(scope, "full"),
+            self.block(scope, self.settings.head),
             self.vector(scope, "head_norm", hidden),
+            self._own(scope, "head_embed", embeds),
+            self._own(scope, "head_output", outputs),
         )
+
+    def fusion(self, scope: Scope) -> torch.Tensor:
+        """[hidden, 2 hidden] of an MTP layer."""
+        return self.new(self.parts(scope, "fuse"), (self.hp.hidden_size, 2 * self.hp.hidden_size), self.dtype)
+
+    def _own(self, scope: Scope, role: str, others: Sequence[Weight]) -> Weight:
+        """A matrix of the head's own; one of `others` (the trunk's first) when there is none, or it is its copy."""
+        if not self.source.has(scope, role):
+            return others[0]
+        shape = (self.hp.vocab_size, self.hp.hidden_size)
+        own = Packed(tuple(self.parts(scope, role)), shape, self.dtype, self.device, self.source.where)
+        same = next((other for other in others if isinstance(other, torch.Tensor) and own.equals(other)), None)
+        return self.weight(own.parts, shape) if same is None else same

@@ -7,39 +7,67 @@ forgetting is taking an earlier one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
 
-__all__ = ["CHUNK", "Cache", "KVCache", "RecurrentCache", "RecurrentState"]
+__all__ = ["CHUNK", "Cache", "KVCache", "LayerCache", "RecurrentCache", "RecurrentState"]
 
 CHUNK: Final = 64
 """Keys per attention chunk. Fixed, so that no decoding mode sees another chunk boundary."""
 
 
-class KVCache:
-    """Keys and values of one attention layer: chunks [2, n_kv_heads, 64, head_dim], unwritten slots zero.
+class LayerCache(Protocol):
+    """One layer's memory."""
 
-    A slot beyond `length` may hold a forgotten value; it is finite and masked.
+    def start(self, length: int) -> None:
+        """`length` tokens are behind it: remember enough from here on to forget any suffix of what follows."""
+
+    def rollback(self, length: int) -> None:
+        """Keep the first `length` tokens. `length` is at or after the last `start`."""
+
+
+class KVCache:
+    """Keys and values of one attention layer: chunks [n_kv_heads, 64, width], unwritten slots zero.
+
+    width is key_dim + value_dim; with value_dim 0 the values are the first `shared` columns of the keys (latent
+    attention). A slot beyond `length` may hold a forgotten value; it is finite and masked.
     """
 
-    def __init__(self, n_kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.shape = (2, n_kv_heads, CHUNK, head_dim)
+    def __init__(
+        self, n_kv_heads: int, key_dim: int, value_dim: int, dtype: torch.dtype, device: torch.device, shared: int = 0
+    ) -> None:
+        self.shape = (n_kv_heads, CHUNK, key_dim + value_dim)
+        self.key_dim, self.value_dim, self.shared = key_dim, value_dim, shared
         self.dtype = dtype
         self.device = device
         self.chunks: list[Tensor] = []
         self.length = 0
 
-    def append(self, keys_values: Tensor) -> None:
-        """Write rows [rows, 2, n_kv_heads, head_dim] after the last one."""
-        for row in keys_values.to(self.dtype).unbind():
+    def append(self, rows: Tensor) -> None:
+        """Write rows [rows, n_kv_heads, width], keys before values, after the last one."""
+        rows = rows.to(self.dtype)
+        done = 0
+        while done < rows.shape[0]:
             chunk, slot = divmod(self.length, CHUNK)
             if chunk == len(self.chunks):
                 self.chunks.append(torch.zeros(self.shape, dtype=self.dtype, device=self.device))
-            self.chunks[chunk][:, :, slot] = row
-            self.length += 1
+            count = min(rows.shape[0] - done, CHUNK - slot)
+            self.chunks[chunk][:, slot : slot + count] = rows[done : done + count].transpose(0, 1)
+            self.length += count
+            done += count
+
+    def read(self, chunk: int) -> tuple[Tensor, Tensor]:
+        """Float32 keys [n_kv_heads, 64, key_dim] and values [n_kv_heads, 64, value_dim]."""
+        both = self.chunks[chunk].float()
+        keys = both[..., : self.key_dim]
+        return keys, both[..., : self.shared] if self.shared else both[..., self.key_dim :]
+
+    def start(self, length: int) -> None:
+        pass
 
     def rollback(self, length: int) -> None:
         self.length = length
@@ -54,41 +82,45 @@ class RecurrentState:
 
 
 class RecurrentCache:
-    """State of one DeltaNet layer, and the states after each token of the pass that is being recorded."""
+    """State of one DeltaNet layer, and the states after each token since `start`."""
 
     def __init__(self, initial: RecurrentState) -> None:
         self.state = initial
         self.history: list[RecurrentState] = []
+        self.recording = False
         self.base = 0
 
+    def push(self, state: RecurrentState) -> None:
+        """The state after one more token."""
+        self.state = state
+        if self.recording:
+            self.history.append(state)
+
     def start(self, length: int) -> None:
-        """Begin recording: `length` tokens are behind the current state."""
         self.base = length
         self.history = [self.state]
+        self.recording = True
 
     def rollback(self, length: int) -> None:
         self.state = self.history[length - self.base]
         self.history = []
+        self.recording = False
 
 
-@dataclass
 class Cache:
-    """One state per trunk layer; `length` tokens are behind it."""
+    """One memory per trunk layer; `length` tokens are behind it."""
 
-    layers: list[KVCache | RecurrentCache]
-    length: int = 0
-    recording: bool = field(default=False)
+    def __init__(self, layers: Sequence[LayerCache]) -> None:
+        self.layers = list(layers)
+        self.length = 0
 
     def start(self) -> None:
         """Remember enough from here on to forget any suffix of what follows."""
-        self.recording = True
         for layer in self.layers:
-            if isinstance(layer, RecurrentCache):
-                layer.start(self.length)
+            layer.start(self.length)
 
     def rollback(self, length: int) -> None:
-        """Keep the first `length` tokens, and stop recording. `length` is at or after the last `start`."""
-        self.recording = False
+        """Keep the first `length` tokens. `length` is at or after the last `start`."""
         self.length = length
         for layer in self.layers:
             layer.rollback(length)

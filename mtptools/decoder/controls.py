@@ -40,6 +40,7 @@ class Control:
 
     plausible  whether a head so changed could be the intended one; if not, it is no diagnosis
     must_hurt  False for a variant tried only as a diagnosis: RMSNorm's output scale hardly matters to some heads
+    draft      number of the draft it is about; a head that is not so deep has no such control
     """
 
     name: str
@@ -47,36 +48,7 @@ class Control:
     hits: Callable[[Head, Trace], NDArray[np.bool_]]
     plausible: Callable[[Head], bool] = lambda head: True
     must_hurt: bool = True
-
-
-def _swapped(layer: HeadLayer) -> HeadLayer:
-    half = layer.fuse.shape[1] // 2
-    return replace(layer, fuse=torch.cat((layer.fuse[:, half:], layer.fuse[:, :half]), dim=1))
-
-
-def _shifted_norms(by: float) -> Callable[[HeadLayer], HeadLayer]:
-    def shift(layer: HeadLayer) -> HeadLayer:
-        attention = layer.attention
-        mixer = type(attention)(
-            replace(attention.weights, norm=attention.weights.norm + by),
-            attention.n_heads,
-            attention.n_kv_heads,
-            attention.rope,
-            attention.eps,
-            attention.arithmetic,
-        )
-        block = replace(
-            layer.block, mixer=mixer, mixer_norm=layer.block.mixer_norm + by, mlp_norm=layer.block.mlp_norm + by
-        )
-        return replace(
-            layer,
-            embed_norm=layer.embed_norm + by,
-            hidden_norm=layer.hidden_norm + by,
-            norm=layer.norm + by,
-            block=block,
-        )
-
-    return shift
+    draft: int = 1
 
 
 def _with_layers(change: Callable[[HeadLayer], HeadLayer]) -> Callable[[Head, Trace], NDArray[np.bool_]]:
@@ -107,21 +79,26 @@ def _tapped(states: States | None, head: Head) -> Tensor:
     return states.tap(head.wiring.tap)
 
 
+def _other_recycle(head: Head, trace: Trace) -> NDArray[np.bool_]:
+    return first_hits(head.rewired(recycle="pre" if head.wiring.recycle == "post" else "post"), trace, draft=2)
+
+
 CONTROLS: Final = (
-    Control("swapped halves", "the halves of eh_proj swapped", _with_layers(_swapped)),
+    Control("swapped halves", "the halves of eh_proj swapped", _with_layers(HeadLayer.swapped)),
     Control("other tap", "the trunk state taken on the other side of the final norm", _other_tap),
     Control("shifted state", "the trunk state of the position before", _late_state),
     Control("shifted token", "the embedding of the token before", _late_token),
     Control(
         "norms without +1",
         "1 subtracted from every norm of the head",
-        _with_layers(_shifted_norms(-1.0)),
+        _with_layers(lambda layer: layer.shifted(-1.0)),
         _norms_above_one,
     ),
+    Control("other recycle", "the head state recycled on the other side of its norm", _other_recycle, draft=2),
     Control(
         "norms with +1",
         "1 added to every norm of the head",
-        _with_layers(_shifted_norms(1.0)),
+        _with_layers(lambda layer: layer.shifted(1.0)),
         must_hurt=False,
     ),
 )
@@ -129,7 +106,7 @@ CONTROLS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ControlResult:
-    """acceptance of the first draft with the fault, base without it; lost and gained: tokens that changed sides.
+    """acceptance of its draft with the fault, base without it; lost and gained: tokens that changed sides.
 
     verdict  "hurts", "helps" or "no power" (the prompts cannot tell the two apart)
     """
@@ -143,6 +120,7 @@ class ControlResult:
     verdict: str
     plausible: bool = True
     must_hurt: bool = True
+    draft: int = 1
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -156,47 +134,59 @@ def _chance(wins: int, losses: int) -> float:
 
 def run_controls(head: Head, traces: Sequence[Trace]) -> list[ControlResult]:
     """Every control on plain traces that kept their trunk states. Empty when there is nothing to compare."""
-    base = np.concatenate([first_hits(head, trace) for trace in traces]) if traces else np.zeros(0, np.bool_)
-    if not base.size:
-        return []
-    results = []
+    results: list[ControlResult] = []
+    bases: dict[int, NDArray[np.bool_]] = {}
+    if not any(len(trace.tokens) > 1 for trace in traces):
+        return results
     for control in CONTROLS:
+        if control.draft > head.depth:
+            continue
+        if control.draft not in bases:
+            bases[control.draft] = np.concatenate([first_hits(head, trace, draft=control.draft) for trace in traces])
         hits = np.concatenate([control.hits(head, trace) for trace in traces])
-        lost, gained = int((base & ~hits).sum()), int((hits & ~base).sum())
-        if _chance(lost, gained) < ALPHA:
-            verdict = "hurts"
-        elif _chance(gained, lost) < ALPHA:
-            verdict = "helps"
-        else:
-            verdict = "no power"
-        scores = float(hits.mean()), float(base.mean())
-        results.append(
-            ControlResult(
-                control.name,
-                control.cure,
-                *scores,
-                lost,
-                gained,
-                verdict,
-                control.plausible(head),
-                control.must_hurt,
-            )
-        )
+        results.append(_judged(control, head, bases[control.draft], hits))
     return results
+
+
+def _judged(control: Control, head: Head, base: NDArray[np.bool_], hits: NDArray[np.bool_]) -> ControlResult:
+    lost, gained = int((base & ~hits).sum()), int((hits & ~base).sum())
+    if _chance(lost, gained) < ALPHA:
+        verdict = "hurts"
+    elif _chance(gained, lost) < ALPHA:
+        verdict = "helps"
+    else:
+        verdict = "no power"
+    scores = float(hits.mean()), float(base.mean())
+    return ControlResult(
+        control.name,
+        control.cure,
+        *scores,
+        lost,
+        gained,
+        verdict,
+        control.plausible(head),
+        control.must_hurt,
+        control.draft,
+    )
 
 
 def diagnose(results: Sequence[ControlResult]) -> str | None:
     """What a control explains about a bad head; None when the head is as good as any variant of it."""
     if not results:
         return None
-    base = results[0].base
-    enough = max(base + MIN_GAIN, base * MIN_RATIO)
-    helping = [r for r in results if r.plausible and r.verdict == "helps" and r.acceptance >= enough]
+    helping = [
+        r
+        for r in results
+        if r.plausible and r.verdict == "helps" and r.acceptance >= max(r.base + MIN_GAIN, r.base * MIN_RATIO)
+    ]
     if helping:
-        best = max(helping, key=lambda r: r.acceptance)
+        best = max(helping, key=lambda r: (-r.draft, r.acceptance))
+        which = {1: "first", 2: "second"}[best.draft]
         return (
-            f"with {best.cure}, acceptance of the first draft is {best.acceptance:.0%}; as it stands it is {base:.0%}"
+            f"with {best.cure}, acceptance of the {which} draft is {best.acceptance:.0%}; as it stands it is "
+            f"{best.base:.0%}"
         )
+    base = results[0].base
     if base < DEAD:
         return f"acceptance of the first draft is {base:.0%}, and no control explains it"
     return None

@@ -6,6 +6,7 @@ by token in float32 in every mode; a chunked form would round differently from t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +16,7 @@ from torch.nn import functional
 
 from mtptools.decoder.cache import RecurrentCache, RecurrentState
 from mtptools.decoder.ops import Arithmetic
+from mtptools.decoder.packed import Weight
 
 __all__ = ["DeltaNet", "DeltaNetWeights"]
 
@@ -32,12 +34,12 @@ class DeltaNetWeights:
     norm   [v_head_dim] float32, the factor itself;   out  [hidden, v_dim]
     """
 
-    fused: Tensor
+    fused: Weight
     conv: Tensor
     decay: Tensor
     dt: Tensor
     norm: Tensor
-    out: Tensor
+    out: Weight
 
 
 class DeltaNet:
@@ -58,6 +60,10 @@ class DeltaNet:
         heads = torch.arange(n_v_heads, device=arithmetic.device) // (n_v_heads // n_k_heads)
         # Row of each value head's query, then of its key, among the stacked query and key heads.
         self.spread = None if n_k_heads == n_v_heads else torch.cat((heads, heads + n_k_heads))
+
+    def matrices(self) -> Iterator[tuple[str, Weight]]:
+        yield "mixer input", self.weights.fused
+        yield "mixer output", self.weights.out
 
     def new_cache(self) -> RecurrentCache:
         kernel, channels = self.weights.conv.shape
@@ -91,15 +97,12 @@ class DeltaNet:
         read = read * read.square().mean(-1, keepdim=True).add_(self.eps).rsqrt_()
         return RecurrentState(window[1:], memory), (read.mul_(weights.norm).mul_(gate)).view(1, -1)
 
-    def forward(self, x: Tensor, cache: RecurrentCache, recording: bool) -> Tensor:
-        """x [rows, hidden] in order; same shape back."""
+    def forward(self, x: Tensor, cache: RecurrentCache, position: int) -> Tensor:
+        """x [rows, hidden] in order; same shape back. The rule knows no positions."""
         fused = self.arithmetic.linear(x, self.weights.fused)
         outs = []
-        state = cache.state
         for row in range(x.shape[0]):
-            state, out = self.step(state, fused[row : row + 1])
+            state, out = self.step(cache.state, fused[row : row + 1])
             outs.append(out)
-            if recording:
-                cache.history.append(state)
-        cache.state = state
+            cache.push(state)
         return self.arithmetic.linear(outs[0] if len(outs) == 1 else torch.cat(outs), self.weights.out)

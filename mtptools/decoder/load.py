@@ -5,18 +5,20 @@ from __future__ import annotations
 import torch
 
 from mtptools.checkpoint import Checkpoint
-from mtptools.decoder import DIALECTS, FAMILIES
+from mtptools.decoder import undecodable
 from mtptools.decoder.build import Builder
-from mtptools.decoder.memory import DTYPES, check_memory
+from mtptools.decoder.build_v4 import V4Builder
+from mtptools.decoder.memory import DTYPES, fits
 from mtptools.decoder.model import Model
 from mtptools.decoder.mtp_head import HeadWiring
 from mtptools.decoder.ops import exact_settings
 from mtptools.decoder.parts import WeightSource
 from mtptools.decoder.selftest import self_test
+from mtptools.decoder.settings import read_settings
+from mtptools.decoder.settings_v4 import read_v4
 from mtptools.decoder.weights_gguf import GgufWeights
 from mtptools.decoder.weights_hf import HfWeights
-from mtptools.errors import IncompatibleError, InputError, SystemFailure, UsageError
-from mtptools.hparams import text_config
+from mtptools.errors import IncompatibleError, InputError, NoDecoderError, SystemFailure, UsageError
 
 __all__ = ["load_model"]
 
@@ -28,15 +30,19 @@ def load_model(
     wiring: HeadWiring | None = None,
     device: str = "cpu",
     dtype: str = "float32",
+    packed: bool | None = None,
     check: bool = True,
 ) -> Model:
     """Load a trunk and its head.
 
     head    another checkpoint (sidecar or donor) to take the head from; embeddings and output stay the trunk's
     wiring  how the head is connected; the default is Qwen's
+    packed  leave matrices as they are stored and decode them at every use: far slower, the same bits; None: where
+            the weights would not fit in memory otherwise
     check   run the start-up self-test of exact arithmetic on every weight shape
 
-    Raises MissingRoleError (a tensor is not there), CorruptError (shapes, values that are not finite),
+    Raises NoDecoderError (no formulas for the family), MissingRoleError (a tensor is not there), CorruptError
+    (shapes, values that are not finite),
     CodecError (a type that cannot be decoded), IncompatibleError (the head is of another model), InputError
     (tensors or settings that the formulas here do not have), SystemFailure
     (not enough memory, no such device, arithmetic that is not exact) and UsageError (unknown dtype).
@@ -49,10 +55,10 @@ def load_model(
     for one in (ckpt, head):
         if one is not None:
             _check_known(one)
-            _check_rope(one)
-    check_memory(ckpt, head, target, dtype)
+    if packed is None:
+        packed = not fits(ckpt, head, target, dtype)
     source = _source(ckpt)
-    trunk_loader = Builder(source, ckpt.hparams, target, DTYPES[dtype])
+    trunk_loader = _builder(source, ckpt, target, DTYPES[dtype], packed)
     with torch.inference_mode():
         trunk = trunk_loader.trunk()
         _check_claimed(source, "layer")
@@ -61,7 +67,9 @@ def load_model(
         built = None
         if head_source.head_depth:
             _check_fit(ckpt, holder)
-            loader = trunk_loader if head is None else Builder(head_source, head.hparams, target, DTYPES[dtype])
+            loader = trunk_loader
+            if head is not None:
+                loader = _builder(head_source, head, target, DTYPES[dtype], packed)
             built = loader.head(trunk, wiring or HeadWiring())
             _check_claimed(head_source, "head")
         model = Model(holder.path, ckpt.hparams, trunk, built, holder.hparams.depth, DTYPES[dtype], trunk.arithmetic)
@@ -72,24 +80,20 @@ def load_model(
 
 def _check_known(ckpt: Checkpoint) -> None:
     """Another architecture's formulas may fit the same names: only the ones that are known are run."""
-    if ckpt.family.name not in FAMILIES:
-        raise InputError(
-            f"the decoder does not know {ckpt.family.title} ({', '.join(FAMILIES)} it does)",
-            where=ckpt.path,
-            hint="mtptools verify without --parity checks lineage and validity",
-        )
-    if ckpt.dialect not in DIALECTS:
-        raise InputError(
-            f"the decoder does not read the {ckpt.dialect} dialect",
-            where=ckpt.path,
-            hint="decode the checkpoint it was made from; mtptools verify without --parity checks this one",
-        )
+    reason = undecodable(ckpt)
+    if reason:
+        raise NoDecoderError(reason, where=ckpt.path, hint="mtptools verify without --parity checks what can be")
+
+
+def _builder(source: WeightSource, ckpt: Checkpoint, device: torch.device, dtype: torch.dtype, packed: bool) -> Builder:
+    settings = read_settings(ckpt)
+    if ckpt.family.name == "deepseek4":
+        return V4Builder(source, ckpt.hparams, settings, read_v4(ckpt), device, dtype, packed)
+    return Builder(source, ckpt.hparams, settings, device, dtype, packed)
 
 
 def _source(ckpt: Checkpoint) -> WeightSource:
-    if ckpt.dialect == "gguf":
-        return GgufWeights(ckpt, ckpt.hparams, ckpt.path)
-    return HfWeights(ckpt, ckpt.path)
+    return GgufWeights(ckpt) if ckpt.dialect == "gguf" else HfWeights(ckpt)
 
 
 def _device(name: str) -> torch.device:
@@ -108,22 +112,6 @@ def _check_claimed(source: WeightSource, kind: str) -> None:
         shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
         raise InputError(
             f"the decoder has no use for {shown}", where=source.where, hint=f"mtptools validate {source.where}"
-        )
-
-
-def _check_rope(ckpt: Checkpoint) -> None:
-    """Only plain rotary positions are computed here."""
-    if ckpt.dialect == "gguf":
-        kind = ckpt.metadata.get(f"{ckpt.metadata.get('general.architecture')}.rope.scaling.type")
-    else:
-        text = text_config(ckpt.config)
-        rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
-        kind = rope.get("rope_type", rope.get("type")) if isinstance(rope, dict) else repr(rope)
-    if kind not in (None, "none", "default", "mrope"):
-        raise InputError(
-            f"rotary positions are scaled ({kind}); the decoder knows the plain ones only",
-            where=ckpt.path,
-            hint="verify the release without that setting: the weights are the same",
         )
 
 

@@ -9,9 +9,10 @@ from typing import Final
 import torch
 
 from mtptools.checkpoint import Checkpoint
-from mtptools.errors import SystemFailure
+from mtptools.errors import MtpToolsError, SystemFailure
+from mtptools.quantized import COMPANIONS, values_of
 
-__all__ = ["DTYPES", "check_memory", "memory_needed"]
+__all__ = ["DTYPES", "fits", "memory_needed"]
 
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -21,21 +22,38 @@ _NOT_TEXT: Final = ("model.visual.", "visual.", "v.", "mm.")
 def memory_needed(ckpt: Checkpoint, dtype: str) -> int:
     """Bytes of a checkpoint's text weights in `dtype`; caches and temporaries come on top."""
     size = DTYPES[dtype].itemsize
-    return sum(t.n_values * size for name, t in ckpt.items() if not name.startswith(_NOT_TEXT))
+    return sum(_values(ckpt, name) * size for name in ckpt if not name.startswith(_NOT_TEXT))
 
 
-def check_memory(ckpt: Checkpoint, head: Checkpoint | None, device: torch.device, dtype: str) -> None:
-    """Raises SystemFailure when the weights are larger than what is free on the device."""
-    needed = memory_needed(ckpt, dtype) + (memory_needed(head, dtype) if head is not None else 0)
+def _values(ckpt: Checkpoint, name: str) -> int:
+    """Values of the weight that `name` holds: more than the codes it is stored as; 0 for the scales beside one."""
+    if ckpt.dialect == "gguf":
+        return ckpt[name].n_values
+    if name.endswith(COMPANIONS):
+        return 0
+    try:
+        return values_of(name, ckpt, ckpt.config).n_values
+    except MtpToolsError:  # it is refused where it is used, if it is
+        return ckpt[name].n_values
+
+
+def fits(ckpt: Checkpoint, head: Checkpoint | None, device: torch.device, dtype: str) -> bool:
+    """Is there room for all weights in `dtype`? False: they can stay as they are stored (`packed.py`).
+
+    Raises SystemFailure when not even the largest matrix fits.
+    """
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _free_memory()
-    if free is not None and needed > free:
-        narrow = needed * 2 // DTYPES[dtype].itemsize
-        hint = "--dtype bfloat16" if dtype == "float32" and narrow < free else "use a machine with more memory"
+    sources = [one for one in (ckpt, head) if one is not None]
+    if free is None or sum(memory_needed(one, dtype) for one in sources) <= free:
+        return True
+    largest = max((_values(one, name) for one in sources for name in one), default=0) * DTYPES[dtype].itemsize
+    if 2 * largest > free:
         raise SystemFailure(
-            f"the weights take {needed / 2**30:.1f} GiB as {dtype}, {free / 2**30:.1f} GiB are free",
+            f"the largest matrix takes {largest / 2**30:.1f} GiB as {dtype}, {free / 2**30:.1f} GiB are free",
             where=ckpt.path,
-            hint=hint,
+            hint="--dtype bfloat16" if dtype == "float32" else "use a machine with more memory",
         )
+    return False
 
 
 def _free_memory() -> int | None:

@@ -1,17 +1,21 @@
-"""Feed-forward parts: the dense gated MLP, and experts with a shared one.
+"""Feed-forward parts: the dense gated MLP, and routed experts with a shared one.
 
-Formulas: transformers 5.23, `Qwen3_5MLP` and `Qwen3_5MoeSparseMoeBlock`: softmax over all experts, the k best
-renormalised to sum one, plus sigmoid(switch) times the shared expert.
+Formulas: transformers 5.23, `Qwen3_5MLP`, `Qwen3_5MoeSparseMoeBlock` (the shared expert behind a sigmoid switch),
+`DeepseekV3MoE` (the shared expert as it is).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from mtptools.decoder.ops import Arithmetic, each_row
+from mtptools.decoder.packed import Weight
+from mtptools.decoder.routing import choose_experts, scores, weigh_experts
+from mtptools.decoder.settings import Routing
 
 __all__ = ["Mlp", "MlpWeights", "Moe", "MoeWeights"]
 
@@ -20,58 +24,92 @@ __all__ = ["Mlp", "MlpWeights", "Moe", "MoeWeights"]
 class MlpWeights:
     """gate_up [2F, hidden]: gate rows, then up rows; down [hidden, F]."""
 
-    gate_up: Tensor
-    down: Tensor
+    gate_up: Weight
+    down: Weight
 
 
 @dataclass(frozen=True, slots=True)
 class MoeWeights:
-    """router [n_experts + 1, hidden] float32, its last row the shared expert's switch;
-    gate_up [n_experts, 2F, hidden]; down [n_experts, hidden, F]."""
+    """One layer's weights.
+
+    router   [n_experts (+ 1), hidden] float32; with `switch` its last row is the shared expert's switch
+    gate_up  [n_experts, 2F, hidden];   down  [n_experts, hidden, F]
+    bias     [n_experts] float32, added to scores where experts are chosen, or None
+    table    [vocab, used] int64: the experts of each token, where they are not chosen by score; or None
+    """
 
     router: Tensor
-    gate_up: Tensor
-    down: Tensor
-    shared: MlpWeights
+    gate_up: Weight
+    down: Weight
+    shared: MlpWeights | None
+    switch: bool = False
+    bias: Tensor | None = None
+    table: Tensor | None = None
 
 
+@dataclass(frozen=True, slots=True)
 class Mlp:
-    def __init__(self, weights: MlpWeights, arithmetic: Arithmetic) -> None:
-        self.weights = weights
-        self.arithmetic = arithmetic
+    """limit: see `Routing`."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    weights: MlpWeights
+    arithmetic: Arithmetic
+    limit: float = 0.0
+
+    def matrices(self) -> Iterator[tuple[str, Weight]]:
+        yield "gate and up", self.weights.gate_up
+        yield "down", self.weights.down
+
+    def forward(self, x: Tensor, ids: Sequence[int] = ()) -> Tensor:
         """x [rows, hidden]; same shape back."""
-        return _gated(self.arithmetic, x, self.weights.gate_up, self.weights.down)
+        return _gated(self.arithmetic, x, self.weights.gate_up, self.weights.down, self.limit)
 
 
-def _gated(arithmetic: Arithmetic, x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-    return arithmetic.linear(arithmetic.silu_gate(arithmetic.linear(x, gate_up)), down)
+def _gated(ops: Arithmetic, x: Tensor, gate_up: Weight, down: Weight, limit: float) -> Tensor:
+    return ops.linear(ops.silu_gate(ops.linear(x, gate_up), limit), down)
 
 
+@dataclass(frozen=True, slots=True)
 class Moe:
-    """Each expert sees its rows padded to whole tiles, and a row's k results are added in rank order."""
+    """Each expert sees its rows padded to whole tiles, and a row's results are added in rank order."""
 
-    def __init__(self, weights: MoeWeights, n_used: int, arithmetic: Arithmetic) -> None:
-        self.weights = weights
-        self.n_used = n_used
-        self.arithmetic = arithmetic
-        self.shared = Mlp(weights.shared, arithmetic)
+    weights: MoeWeights
+    routing: Routing
+    arithmetic: Arithmetic
 
-    def route(self, scores: Tensor) -> Tensor:
-        """Router scores [rows, n_experts + 1] to [rows, 2k + 1]: expert numbers, their weights, the switch."""
+    def matrices(self) -> Iterator[tuple[str, Weight]]:
+        yield "router", self.weights.router
+        yield "expert gate and up", self.weights.gate_up[0]
+        yield "expert down", self.weights.down[0]
+        if self.weights.shared is not None:
+            yield "gate and up", self.weights.shared.gate_up
+            yield "down", self.weights.shared.down
+
+    def route(self, logits: Tensor, ids: Sequence[int] = ()) -> Tensor:
+        """Router logits [rows, n_experts (+ 1)] to [rows, 2k (+ 1)]: expert numbers, their weights, the switch.
+
+        ids  tokens of the rows, for a layer whose experts are looked up
+        """
+        weights, routing = self.weights, self.routing
+        n = weights.gate_up.shape[0]
+        if weights.table is not None:
+            # Looked-up numbers ride along in float32, exact up to 2^24.
+            logits = torch.cat((logits, weights.table[list(ids)].to(logits.dtype)), dim=1)
 
         def pick(part: Tensor) -> Tensor:
-            top, index = torch.softmax(part[:, :-1], -1).topk(self.n_used, dim=-1)
-            top = top / top.sum(-1, keepdim=True)
-            return torch.cat((index.to(top.dtype), top, torch.sigmoid(part[:, -1:])), dim=-1)
+            if weights.table is not None:
+                index = part[:, -routing.used :].long()
+                chosen = weigh_experts(routing, scores(routing, part[:, :n]), index)
+            else:
+                index, chosen = choose_experts(routing, part[:, :n], weights.bias)
+            found = (index.to(part.dtype), chosen)
+            return torch.cat((*found, torch.sigmoid(part[:, n : n + 1])) if weights.switch else found, dim=-1)
 
-        return self.arithmetic.rows(pick, scores)
+        return self.arithmetic.rows(pick, logits)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, ids: Sequence[int] = ()) -> Tensor:
         """x [rows, hidden]; same shape back."""
-        ops, weights, k = self.arithmetic, self.weights, self.n_used
-        routed = self.route(ops.linear(x, weights.router))
+        ops, weights, k = self.arithmetic, self.weights, self.routing.used
+        routed = self.route(ops.linear(x, weights.router), ids)
         groups: dict[int, list[tuple[int, int]]] = {}
         for row, experts in enumerate(routed[:, :k].tolist()):
             for rank, expert in enumerate(experts):
@@ -80,7 +118,7 @@ class Moe:
         for expert, places in groups.items():
             rows = [row for row, _ in places]
             inputs = x if len(rows) == x.shape[0] else x[rows]
-            out = _gated(ops, inputs, weights.gate_up[expert], weights.down[expert])
+            out = _gated(ops, inputs, weights.gate_up[expert], weights.down[expert], self.routing.limit)
             parts.update(zip(places, each_row(out), strict=True))
         mixed = []
         for row in range(x.shape[0]):
@@ -89,4 +127,7 @@ class Moe:
                 total = total + parts[row, rank] * routed[row, k + rank]
             mixed.append(total)
         combined = mixed[0] if len(mixed) == 1 else torch.cat(mixed)
-        return combined + self.shared.forward(x) * routed[:, 2 * k :]
+        if weights.shared is None:
+            return combined
+        shared = _gated(ops, x, weights.shared.gate_up, weights.shared.down, self.routing.limit)
+        return combined + (shared * routed[:, 2 * k :] if weights.switch else shared)

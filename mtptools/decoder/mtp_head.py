@@ -1,27 +1,28 @@
 """The MTP head: fuse a trunk state with the next token's embedding, run one decoder layer, predict the token after.
 
 Slot i takes the trunk state of position i and the embedding of token i + 1, and predicts token i + 2. Layer j
-of a deeper head takes layer j - 1's state of slot i and the embedding of token i + j + 1. Drafts beyond the
-depth come from recurrence: step s runs layer s % depth on its predecessor's state.
+of a deeper head takes layer j - 1's state of slot i and the embedding of token i + j + 1, and predicts i + j + 2.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from mtptools.decoder.attention import FullAttention
-from mtptools.decoder.cache import KVCache
-from mtptools.decoder.ops import Arithmetic, each_row
-from mtptools.decoder.trunk import Block
+from mtptools.decoder.ops import Arithmetic
+from mtptools.decoder.packed import Weight
+from mtptools.decoder.trunk import Layer
 
-__all__ = ["Drafter", "Head", "HeadLayer", "HeadWiring"]
+__all__ = ["RECURRENCES", "Choose", "Head", "HeadLayer", "HeadWiring"]
 
 Choose = Callable[[Tensor, int], int]
 """(logits [vocab] float32, absolute position of the token) to the token."""
+
+RECURRENCES: Final = ("cycle", "exact", "first")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,40 +30,54 @@ class HeadWiring:
     """What shapes cannot tell.
 
     concat      columns of the fusion: "eh" embedding first, "he" hidden state first
-    tap         trunk state that enters: "post" or "pre" the final norm
-    recycle     head state that feeds the next step: "post" or "pre" the head's norm
+    tap         trunk state that enters: "post" or "pre" the final norm; "streams" is "pre" where it is several
+    recycle     head state that feeds the next step: "post" or "pre" the head's norm; "streams" as above
     mask_first  the embedding in slot 0 is replaced by zeros
+    recurrence  who drafts the k-th token: "cycle" layer k % depth, on its predecessor's one state; "exact" the same,
+                but layer j first catches up on the slots that wait for drafted tokens, which is what it was trained
+                on (the two differ from the third layer on); "first" layer 0 alone, whatever the depth
     """
 
     concat: str = "eh"
     tap: str = "post"
     recycle: str = "post"
     mask_first: bool = False
+    recurrence: str = "cycle"
 
 
 @dataclass(frozen=True, slots=True)
 class HeadLayer:
-    """fuse [hidden, 2 hidden]; embed_norm, hidden_norm, norm: float32 [hidden], the factors themselves."""
+    """fuse [hidden, 2 hidden]; embed_norm, hidden_norm, norm: float32 [hidden], the factors themselves.
+
+    Where the trunk has several streams each of them is fused with the same embedding.
+
+    embed, output  [vocab, hidden]: the trunk's unless the layer brings its own
+    collapse       mixes the streams down before `norm`; None where there is one
+    """
 
     fuse: Tensor
     embed_norm: Tensor
     hidden_norm: Tensor
-    block: Block
+    block: Layer
     norm: Tensor
+    embed: Weight
+    output: Weight
+    collapse: Callable[[Tensor], Tensor] | None = None
 
-    @property
-    def attention(self) -> FullAttention:
-        assert isinstance(self.block.mixer, FullAttention)
-        return self.block.mixer
+    def swapped(self) -> HeadLayer:
+        """With the halves of the fusion matrix swapped."""
+        half = self.fuse.shape[1] // 2
+        return replace(self, fuse=torch.cat((self.fuse[:, half:], self.fuse[:, :half]), dim=1))
+
+    def shifted(self, by: float) -> HeadLayer:
+        """With `by` added to the factors of all norms."""
+        norms = {name: getattr(self, name) + by for name in ("embed_norm", "hidden_norm", "norm")}
+        return replace(self, block=self.block.shifted(by), **norms)
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """embed and output [vocab, hidden] are the trunk's unless the head brings its own."""
-
     layers: tuple[HeadLayer, ...]
-    embed: Tensor
-    output: Tensor
     wiring: HeadWiring
     eps: float
     arithmetic: Arithmetic
@@ -72,79 +87,33 @@ class Head:
         return len(self.layers)
 
     def step(
-        self, index: int, states: Tensor, tokens: Sequence[int], cache: KVCache, position: int
+        self, index: int, states: Tensor, tokens: Sequence[int], cache: Any, position: int
     ) -> tuple[Tensor, Tensor]:
         """Layer `index` on consecutive slots.
 
-        states [rows, hidden] float32 and tokens [rows] are what the slots take; position is the first one's.
-        Returns (state for the output matrix, state to recycle), each [rows, hidden].
+        states [rows, width] float32 and tokens [rows] are what the slots take; position is the first one's.
+        Returns (state for the output matrix [rows, hidden], state to recycle [rows, width]).
         """
         layer, ops = self.layers[index], self.arithmetic
-        ids = torch.tensor(tokens, dtype=torch.long, device=self.embed.device)
-        embedded = self.embed.index_select(0, ids).float()
+        hidden = layer.hidden_norm.shape[0]
+        streams = states.shape[1] // hidden
+        ids = torch.tensor(tokens, dtype=torch.long, device=layer.hidden_norm.device)
+        embedded = layer.embed[ids].float()
         if self.wiring.mask_first and position == 0:
             embedded[0] = 0.0
-        parts = [
-            ops.rms_norm(embedded, layer.embed_norm, self.eps),
-            ops.rms_norm(states, layer.hidden_norm, self.eps),
-        ]
-        fused = torch.cat(parts if self.wiring.concat == "eh" else parts[::-1], dim=1)
-        pre = layer.block.forward(ops.linear(fused, layer.fuse), cache, position, False)
-        post = ops.rms_norm(pre, layer.norm, self.eps)
-        return post, post if self.wiring.recycle == "post" else pre
+        embedded = ops.rms_norm(embedded, layer.embed_norm, self.eps)
+        entering = ops.rms_norm(states.reshape(-1, hidden), layer.hidden_norm, self.eps)
+        if streams > 1:
+            embedded = embedded.repeat_interleave(streams, dim=0)
+        fused = torch.cat((embedded, entering) if self.wiring.concat != "he" else (entering, embedded), dim=1)
+        x = ops.linear(fused, layer.fuse).view(-1, streams * hidden)
+        pre = layer.block.forward(x, cache, position, tokens)
+        post = ops.rms_norm(pre if layer.collapse is None else layer.collapse(pre), layer.norm, self.eps)
+        return post, post if self.wiring.recycle == "post" and streams == 1 else pre
 
-    def logits(self, states: Tensor) -> Tensor:
-        """Float32 [rows, vocab]."""
-        return self.arithmetic.logits(states, self.output)
+    def logits(self, states: Tensor, index: int = 0) -> Tensor:
+        """Float32 [rows, vocab] from layer `index`'s states."""
+        return self.arithmetic.logits(states, self.layers[index].output)
 
     def rewired(self, **changes: object) -> Head:
         return replace(self, wiring=replace(self.wiring, **changes))  # type: ignore[arg-type]  # names of HeadWiring
-
-
-class Drafter:
-    """A head at work on one text: real slots are kept, drafted ones forgotten."""
-
-    def __init__(self, head: Head) -> None:
-        self.head = head
-        self.caches = [layer.attention.new_cache() for layer in head.layers]
-        self.tokens: list[int] = []  # tokens[i] is token i + 1 of the text: what slot i takes
-        self.waiting: list[list[Tensor]] = [[] for _ in head.layers]  # inputs of layer j not yet used
-        self.ready: tuple[Tensor, Tensor] | None = None
-
-    def observe(self, states: Tensor, next_tokens: Sequence[int]) -> None:
-        """Real slots: trunk states [rows, hidden] (already tapped) and, for each, the token that follows it."""
-        self.tokens.extend(next_tokens)
-        self.waiting[0].extend(each_row(states))
-        for j, cache in enumerate(self.caches):
-            rows = len(self.tokens) - j - cache.length
-            if rows <= 0:
-                continue
-            first = cache.length
-            inputs, self.waiting[j] = torch.cat(self.waiting[j][:rows]), self.waiting[j][rows:]
-            post, state = self.head.step(j, inputs, self.tokens[first + j : first + j + rows], cache, first + j)
-            if j + 1 < self.head.depth:
-                self.waiting[j + 1].extend(each_row(state))
-            if j == 0:
-                self.ready = post[-1:], state[-1:]
-
-    def first_logits(self) -> Tensor:
-        """Logits [1, vocab] of the first draft after the last observed slot."""
-        assert self.ready is not None
-        return self.head.logits(self.ready[0])
-
-    def draft(self, k: int, choose: Choose) -> list[int]:
-        """The next k tokens after those observed, by chained steps whose slots are rolled back at the end."""
-        if k <= 0 or self.ready is None:
-            return []
-        lengths = [cache.length for cache in self.caches]
-        last = len(self.tokens)
-        post, state = self.ready
-        drafts: list[int] = []
-        for step in range(k):
-            if step:
-                index = step % self.head.depth
-                post, state = self.head.step(index, state, drafts[-1:], self.caches[index], last - 1 + step)
-            drafts.append(choose(self.head.logits(post)[0], last + 1 + step))
-        for cache, length in zip(self.caches, lengths, strict=True):
-            cache.rollback(length)
-        return drafts

@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from mtptools.decoder.packed import Weight, dense
+
 __all__ = ["ALIGNMENT", "HEAD_CHUNK", "TILE", "Arithmetic", "aligned", "each_row", "exact_settings"]
 
 TILE: Final = 16
@@ -31,7 +33,7 @@ ALIGNMENT: Final = 64
 """Bytes. torch allocates on this boundary; a row that starts elsewhere is copied, since BLAS may branch on it."""
 
 HEAD_CHUNK: Final = 8192
-"""Rows of a reduced-precision output matrix that are widened to float32 at a time."""
+"""Rows of an output matrix that are multiplied at a time: those of reduced precision are widened to float32."""
 
 
 def exact_settings() -> None:
@@ -86,8 +88,9 @@ class Arithmetic:
             parts.append(fn(aligned(part)))
         return (parts[0] if len(parts) == 1 else torch.cat(parts))[:n]
 
-    def linear(self, x: Tensor, weight: Tensor) -> Tensor:
+    def linear(self, x: Tensor, weight: Weight) -> Tensor:
         """x [rows, K] float32 times weight [N, K] in its dtype: float32 [rows, N]."""
+        weight = dense(weight)
         if weight.dtype == torch.float32:
             if x.shape[0] == self.tile == 1:
                 return functional.linear(aligned(x), weight)
@@ -95,13 +98,18 @@ class Arithmetic:
         narrow = x.to(weight.dtype)
         return self.rows(lambda part: functional.linear(part, weight), narrow, self.wide_tile).float()
 
-    def logits(self, x: Tensor, weight: Tensor) -> Tensor:
+    def per_head(self, x: Tensor, weight: Tensor) -> Tensor:
+        """x [rows, heads, K] float32 times each head's own weight [heads, N, K]: float32 [rows, heads, N]."""
+        turned = weight.transpose(1, 2)
+        tile = self.tile if weight.dtype == torch.float32 else self.wide_tile
+        narrow = x.to(weight.dtype)
+        return self.rows(lambda part: torch.bmm(part.transpose(0, 1), turned).transpose(0, 1), narrow, tile).float()
+
+    def logits(self, x: Tensor, weight: Weight) -> Tensor:
         """As `linear`, but always in float32: a bfloat16 output matrix makes exact ties between tokens."""
-        if weight.dtype == torch.float32:
-            return self.linear(x, weight)
         starts = range(0, weight.shape[0], HEAD_CHUNK)
         parts = [self.linear(x, weight[start : start + HEAD_CHUNK].float()) for start in starts]
-        return torch.cat(parts, dim=1)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x / rms(x) * weight over the last dimension, float32; `weight` is the factor itself, never w - 1."""
@@ -111,7 +119,12 @@ class Arithmetic:
 
         return self.rows(norm, x)
 
-    def silu_gate(self, x: Tensor) -> Tensor:
-        """x [rows, 2F] = [gate | up] to silu(gate) * up [rows, F]."""
+    def silu_gate(self, x: Tensor, limit: float = 0.0) -> Tensor:
+        """x [rows, 2F] = [gate | up] to silu(gate) * up [rows, F].
+
+        limit  gate above it, and up beyond +- it, are cut first; 0 for none
+        """
         half = x.shape[-1] // 2
+        if limit:
+            x = torch.cat((x[:, :half].clamp(max=limit), x[:, half:].clamp(-limit, limit)), dim=-1)
         return self.rows(lambda part: functional.silu(part[:, :half]).mul_(part[:, half:]), x)

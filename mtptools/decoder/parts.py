@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, Protocol
 
 import numpy as np
@@ -18,7 +19,7 @@ from mtptools.codecs import decode
 from mtptools.errors import CorruptError
 from mtptools.tensors import Tensor
 
-__all__ = ["Part", "Scope", "WeightSource", "fill", "role_shape"]
+__all__ = ["Part", "Scope", "WeightSource", "fill"]
 
 CHUNK_VALUES: Final = 8 << 20
 """Values decoded at a time: 32 MB of float32."""
@@ -32,7 +33,7 @@ class Part:
     """Rows [start, stop) of a tensor whose leading dimensions are flattened.
 
     to_row  source row r belongs at row to_row[r] of the part; None keeps the order
-    take    column c of the part is source column take[c]; None keeps the order
+    take    column c of the part is source column take[c]; None takes all in order
     value   what to do with the float32 values
     """
 
@@ -53,6 +54,14 @@ class Part:
 
     @property
     def n_cols(self) -> int:
+        """Columns of the part; 0 when `take` asks for some that are not there."""
+        width = self._width
+        if self.take is None:
+            return width
+        return len(self.take) if not len(self.take) or self.take.max() < width else 0
+
+    @property
+    def _width(self) -> int:
         return self.tensor.shape[-1] if self.tensor.shape else 1
 
     def rows(self, start: int, stop: int) -> Part:
@@ -67,22 +76,15 @@ class WeightSource(Protocol):
     head_depth: int
     """MTP layers that are there (not: declared)."""
 
-    where: object
+    where: Path
 
     def has(self, scope: Scope, role: str) -> bool: ...
 
-    def part(self, scope: Scope, role: str) -> Part: ...
+    def parts(self, scope: Scope, role: str) -> list[Part]:
+        """One under the other. "expert_gate_up": gate 0, up 0, gate 1, up 1 …; "expert_down": down 0, down 1 …"""
 
     def leftover(self, kind: str) -> list[str]:
         """Names of layer tensors, of the trunk ("layer") or the head ("head"), that were never asked for."""
-
-    def experts(self, scope: Scope, role: str) -> list[Part]:
-        """`role` "expert_gate_up": rows gate 0, up 0, gate 1, up 1 …; "expert_down": down 0, down 1 …"""
-
-
-def role_shape(parts: Sequence[Part]) -> tuple[int, int]:
-    """(rows, columns) of the parts one under the other; columns of the first."""
-    return sum(part.n_rows for part in parts), parts[0].n_cols
 
 
 def fill(out: torch.Tensor, parts: Sequence[Part], where: object) -> None:
@@ -92,8 +94,7 @@ def fill(out: torch.Tensor, parts: Sequence[Part], where: object) -> None:
     """
     at = 0
     for part in parts:
-        orders = ((part.to_row, part.n_rows), (part.take, part.n_cols))
-        ordered = all(order is None or len(order) == size for order, size in orders)
+        ordered = part.to_row is None or len(part.to_row) == part.n_rows
         if not ordered or part.n_cols != out.shape[1] or at + part.n_rows > out.shape[0]:
             raise _misfit(part, out, where)
         step = max(1, CHUNK_VALUES // max(part.n_cols, 1))

@@ -15,15 +15,33 @@ from mtptools.decoder.acceptance import Acceptance
 from mtptools.decoder.controls import ControlResult
 from mtptools.decoder.model import Model
 from mtptools.decoder.parity import Parity
+from mtptools.decoder.probe import Probed
+from mtptools.decoder.sampling import Sampling
 
-__all__ = ["DecoderReport", "digest_prompts", "fingerprint"]
+__all__ = ["DecoderReport", "SampledAcceptance", "digest_prompts", "fingerprint"]
+
+
+@dataclass(frozen=True)
+class SampledAcceptance:
+    """Acceptance per k for every way to choose drafts, by the match rule; `Sampling.for_drafts` explains the ways."""
+
+    sampling: Sampling
+    prompts: int
+    drafts: dict[str, list[Acceptance]]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "sampling": self.sampling.to_json(),
+            "prompts": self.prompts,
+            "drafts": {choice: [one.to_json() for one in found] for choice, found in self.drafts.items()},
+        }
 
 
 @dataclass
 class DecoderReport:
     """prompts and tokens say how much was decoded; parity has one entry per prompt and arm.
 
-    acceptance  per k
+    acceptance  per k, greedy; sampled: the same for each sampled arm; probed: of other wirings, best first
     prompts_digest  of the prompts' token ids: two reports can be compared only when these are equal
     distinct    different tokens by emitted ones: a text that loops measures little
     """
@@ -34,6 +52,8 @@ class DecoderReport:
     ks: tuple[int, ...]
     parity: list[Parity] = field(default_factory=list)
     acceptance: list[Acceptance] = field(default_factory=list)
+    sampled: list[SampledAcceptance] = field(default_factory=list)
+    probed: list[Probed] = field(default_factory=list)
     controls: list[ControlResult] = field(default_factory=list)
     diagnosis: str | None = None
     distinct: float = 0.0
@@ -62,6 +82,8 @@ class DecoderReport:
             "k": list(self.ks),
             "parity": {"equal": self.parity_ok, "arms": [result.to_json() for result in self.parity]},
             "acceptance": [one.to_json() for one in self.acceptance],
+            "sampled": [one.to_json() for one in self.sampled],
+            "probe": [one.to_json() for one in self.probed],
             "controls": [result.to_json() for result in self.controls],
             "powerless": self.powerless,
             "diagnosis": self.diagnosis,

@@ -8,14 +8,16 @@ from typing import Final
 from mtptools.decoder.acceptance import Acceptance, simulate, total
 from mtptools.decoder.controls import diagnose, run_controls
 from mtptools.decoder.model import Model
+from mtptools.decoder.mtp_head import Head
 from mtptools.decoder.parity import Parity, compare
-from mtptools.decoder.report import DecoderReport, digest_prompts, fingerprint
-from mtptools.decoder.sampling import GREEDY, Sampling
+from mtptools.decoder.probe import probe
+from mtptools.decoder.report import DecoderReport, SampledAcceptance, digest_prompts, fingerprint
+from mtptools.decoder.sampling import DRAFT_CHOICES, GREEDY, Sampling
 from mtptools.decoder.speculate import decode_plain, decode_speculative
 from mtptools.decoder.trace import DraftCounts, Trace
 from mtptools.errors import UsageError
 
-__all__ = ["DEFAULT_KS", "SAMPLED", "measure", "verify_model"]
+__all__ = ["DEFAULT_KS", "SAMPLED", "SAMPLED_PROMPTS", "compare_drafts", "measure", "verify_model"]
 
 DEFAULT_KS: Final = (1, 2, 3)
 SAMPLED: Final = Sampling(temperature=0.8, top_k=40, top_p=0.95, seed=1)
@@ -35,7 +37,9 @@ def verify_model(
     *,
     modes: Sequence[str] = ("fast",),
     samplings: Sequence[Sampling] = (GREEDY, SAMPLED),
+    sampled_prompts: int = SAMPLED_PROMPTS,
     controls: bool = True,
+    probing: bool = False,
     progress: Progress | None = None,
 ) -> DecoderReport:
     """Decode every prompt plainly and with every k; compare; count; try the controls.
@@ -43,7 +47,10 @@ def verify_model(
     prompts    token ids, one list a prompt
     n_tokens   tokens emitted after each
     modes      "fast", "serial"
-    samplings  the greedy one gives acceptance and controls too; others give parity, on the first prompts
+    samplings  the greedy one gives acceptance and controls too; others, on the first `sampled_prompts`, give parity and
+               the acceptance of every way to choose drafts
+
+    probing    measure the head in every wiring that runtimes disagree on
 
     Raises MissingHeadError, and UsageError when there is nothing to decode. Nothing found is an error here: what
     fails a check is for the caller to say.
@@ -53,18 +60,18 @@ def verify_model(
         raise UsageError("parity needs a prompt, a k of at least 1 and at least 2 tokens", hint="--k 1,2,3 --tokens 64")
     say = progress or (lambda _: None)
     plain_traces: list[Trace] = []
+    sampled_traces: dict[Sampling, list[Trace]] = {}
     counts: dict[int, list[DraftCounts]] = {k: [] for k in ks}
     parity: list[Parity] = []
     for number, ids in enumerate(prompts):
         for sampling in samplings:
-            if sampling.temperature and number >= SAMPLED_PROMPTS:
+            greedy = sampling.is_plain
+            if not greedy and number >= sampled_prompts:
                 continue
-            greedy = sampling.temperature == 0
             label = f"prompt {number + 1}, {'greedy' if greedy else 'sampled'}"
             say(f"{label}, plain")
-            plain = decode_plain(model, ids, n_tokens, sampling=sampling, keep_states=greedy)
-            if greedy:
-                plain_traces.append(plain)
+            plain = decode_plain(model, ids, n_tokens, sampling=sampling, keep_states=True)
+            (plain_traces if greedy else sampled_traces.setdefault(sampling, [])).append(plain)
             for k in ks:
                 for mode in modes:
                     arm = f"{label}, k={k}" + ("" if mode == "fast" else f", {mode}")
@@ -86,11 +93,16 @@ def verify_model(
         fingerprint=fingerprint(model),
         prompts_digest=digest_prompts(prompts),
     )
+    if sampled_traces:
+        say("acceptance when sampling")
+    report.sampled = [_by_choice(head, traces, ks, sampling) for sampling, traces in sampled_traces.items()]
     emitted = [trace.tokens for trace in plain_traces]
     if emitted:
         report.distinct = sum(len(set(tokens)) for tokens in emitted) / sum(len(tokens) for tokens in emitted)
         seconds = sum(trace.decode_seconds for trace in plain_traces)
         report.plain_tokens_per_second = sum(len(tokens) - 1 for tokens in emitted) / seconds if seconds else 0.0
+    if probing:
+        report.probed = probe(head, plain_traces, max(2, *ks), streams=model.trunk.streams, progress=say)
     if controls:
         say("controls")
         report.controls = run_controls(head, plain_traces)
@@ -103,6 +115,27 @@ def measure(model: Model, prompts: Sequence[Sequence[int]], ks: Sequence[int], n
     head = model.require_head()
     traces = [decode_plain(model, ids, n_tokens, keep_states=True) for ids in prompts]
     return [total(k, [simulate(head, trace, k) for trace in traces]) for k in ks]
+
+
+def compare_drafts(
+    model: Model, prompts: Sequence[Sequence[int]], sampling: Sampling, ks: Sequence[int], n_tokens: int
+) -> SampledAcceptance:
+    """Acceptance of every way to choose drafts (`Sampling.for_drafts`) where the target samples so.
+
+    By the match rule: the text is that of plain decoding whatever is drafted, so one plain pass a prompt is enough.
+    """
+    head = model.require_head()
+    traces = [decode_plain(model, ids, n_tokens, sampling=sampling, keep_states=True) for ids in prompts]
+    return _by_choice(head, traces, ks, sampling)
+
+
+def _by_choice(head: Head, traces: Sequence[Trace], ks: Sequence[int], sampling: Sampling) -> SampledAcceptance:
+    def one(choice: str, k: int) -> Acceptance:
+        drafts = sampling.for_drafts(choice)
+        return total(k, [simulate(head, trace, k, sampling=drafts) for trace in traces])
+
+    drafts = {choice: [one(choice, k) for k in ks] for choice in DRAFT_CHOICES}
+    return SampledAcceptance(sampling, len(traces), drafts)
 
 
 def _look_closer(

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from mtptools.decoder.attention import attend
 from mtptools.decoder.cache import CHUNK, KVCache
+from mtptools.decoder.compressed import CompressedAttention
+from mtptools.decoder.hyper import HyperBlock
 from mtptools.decoder.model import Model
-from mtptools.decoder.moe import Mlp, Moe
 from mtptools.decoder.ops import Arithmetic
+from mtptools.decoder.packed import Weight, dense
+from mtptools.decoder.settings_v4 import HCA
+from mtptools.decoder.trunk import Layer
 from mtptools.errors import SystemFailure
 
 __all__ = ["ROW_COUNTS", "check_rows", "self_test"]
@@ -44,42 +48,67 @@ def self_test(model: Model) -> None:
             continue
         product = ops.logits if name == "output" else ops.linear
         what = f"{name} {list(weight.shape)} {str(weight.dtype).removeprefix('torch.')} on {weight.device}"
-        check_rows(partial(_times, product, weight), weight.shape[1], what, weight.device, weight.numel())
+        check_rows(partial(_times, product, dense(weight)), weight.shape[1], what, weight.device, weight.numel())
         _PASSED.add(key)
-    hp = model.hparams
-    shape = ("attention", hp.n_heads, hp.n_kv_heads, hp.head_dim, model.dtype, ops)
-    if shape not in _PASSED:
-        _check_attention(ops, hp.n_heads, hp.n_kv_heads, hp.head_dim, model.dtype)
-        _PASSED.add(shape)
+    for layer in _layers(model):
+        mixer: Any = getattr(layer, "mixer", layer)
+        cache = mixer.new_cache()
+        if isinstance(layer, HyperBlock):
+            _check_streams(layer, model.dtype)
+        if not isinstance(cache, KVCache):
+            continue
+        heads = mixer.n_heads
+        shape = ("attention", heads, cache.shape, cache.shared, model.dtype, ops)
+        if shape not in _PASSED:
+            _check_attention(ops, heads, cache)
+            _PASSED.add(shape)
+
+
+def _check_streams(layer: HyperBlock, dtype: torch.dtype) -> None:
+    """How streams are mixed, by rows; and attention to windows and compressed keys, one pass against single tokens."""
+    ops, mixer, around = layer.arithmetic, layer.mixer, layer.around_mixer
+    assert isinstance(mixer, CompressedAttention)
+    ratio = mixer.compressor.ratio if mixer.compressor else 0
+    shape = ("streams", ratio, mixer.window, tuple(weight.shape for _, weight in mixer.matrices()), dtype, ops)
+    if shape in _PASSED:
+        return
+
+    def mixed(x: Tensor) -> Tensor:
+        inner, mixing = around.enter(x)
+        return around.leave(x, inner, mixing)
+
+    width = around.weight.shape[1]
+    check_rows(mixed, width, f"the mix of {around.settings.streams} streams", ops.device, around.weight.numel())
+    edge = HCA
+    x = torch.randn((edge + 3, width // around.settings.streams), generator=torch.Generator().manual_seed(2))
+    x = x.to(ops.device)
+    together = mixer.forward(x, mixer.new_cache(), 0)
+    cache = mixer.new_cache()
+    mixer.forward(x[: edge - 3], cache, 0)
+    for row in range(edge - 3, edge + 3):
+        if not torch.equal(mixer.forward(x[row : row + 1], cache, row)[0], together[row]):
+            raise _moved(f"attention over windows of {ratio} tokens on {ops.device}", f"token {row}")
+    _PASSED.add(shape)
 
 
 def _times(product: Callable[[Tensor, Tensor], Tensor], weight: Tensor, x: Tensor) -> Tensor:
     return product(x, weight)
 
 
-def _weights(model: Model) -> Iterator[tuple[str, Tensor]]:
-    yield "output", model.trunk.output
-    blocks = list(model.trunk.blocks)
+def _layers(model: Model) -> Iterator[Layer]:
+    yield from model.trunk.blocks
     if model.head is not None:
-        yield "output", model.head.output
+        yield from (layer.block for layer in model.head.layers)
+
+
+def _weights(model: Model) -> Iterator[tuple[str, Weight]]:
+    yield "output", model.trunk.output
+    if model.head is not None:
         for layer in model.head.layers:
+            yield "output", layer.output
             yield "fuse", layer.fuse
-            blocks.append(layer.block)
-    for block in blocks:
-        weights = block.mixer.weights
-        yield "mixer input", weights.qkvg if hasattr(weights, "qkvg") else weights.fused
-        yield "mixer output", weights.out
-        yield from _feed_forward(block.mlp)
-
-
-def _feed_forward(mlp: Mlp | Moe) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(mlp, Moe):
-        yield "router", mlp.weights.router
-        yield "expert gate and up", mlp.weights.gate_up[0]
-        yield "expert down", mlp.weights.down[0]
-        mlp = mlp.shared
-    yield "gate and up", mlp.weights.gate_up
-    yield "down", mlp.weights.down
+    for block in _layers(model):
+        yield from block.matrices()
 
 
 def check_rows(fn: Callable[[Tensor], Tensor], width: int, what: str, device: torch.device, cost: float) -> None:
@@ -102,17 +131,17 @@ def check_rows(fn: Callable[[Tensor], Tensor], width: int, what: str, device: to
                     raise _moved(what, f"row {position} of {count}")
 
 
-def _check_attention(ops: Arithmetic, n_heads: int, n_kv_heads: int, dim: int, dtype: torch.dtype) -> None:
+def _check_attention(ops: Arithmetic, n_heads: int, cache: KVCache) -> None:
     generator = torch.Generator().manual_seed(1)
-    cache = KVCache(n_kv_heads, dim, dtype, ops.device)
-    cache.append(torch.randn((2 * CHUNK + 3, 2, n_kv_heads, dim), generator=generator).to(ops.device))
-    queries = torch.randn((6, n_heads, dim), generator=generator).to(ops.device)
+    n_kv_heads, _, width = cache.shape
+    cache.append(torch.randn((2 * CHUNK + 3, n_kv_heads, width), generator=generator).to(ops.device))
+    queries = torch.randn((6, n_heads, cache.key_dim), generator=generator).to(ops.device)
     for edge in (CHUNK, 2 * CHUNK):
         last = list(range(edge - 3, edge + 3))
         together = attend(ops, queries, cache, last)
         for row, end in enumerate(last):
             if not torch.equal(attend(ops, queries[row : row + 1], cache, [end])[0], together[row]):
-                raise _moved(f"attention with {n_heads} heads of {dim} on {ops.device}", f"the query at slot {end}")
+                raise _moved(f"attention with {n_heads} heads of {cache.key_dim} on {ops.device}", f"slot {end}")
 
 
 def _moved(what: str, where: str) -> SystemFailure:

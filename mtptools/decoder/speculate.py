@@ -3,6 +3,10 @@
 Both arms read the prompt by the same procedure: in passes of 256 tokens, no states kept. Then the plain arm
 reads one token a pass; the speculative arm reads the last token and k drafts in one pass ("fast"), or one by
 one until a draft fails ("serial", exact by construction and the oracle of the fast mode).
+
+Two acceptance rules. "match": every token is the target's own sample, with noise that belongs to its position, and a
+draft is accepted if it is that sample; the output is that of plain decoding, bit for bit. "rejection": the classic
+rule of `rejection.py`; the output has the same distribution, not the same tokens.
 """
 
 from __future__ import annotations
@@ -11,19 +15,26 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
+import numpy as np
 import torch
 import xxhash
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mtptools.decoder.cache import Cache
+from mtptools.decoder.drafter import Drafter
+from mtptools.decoder.finite import not_finite
 from mtptools.decoder.model import Model
-from mtptools.decoder.mtp_head import Drafter
-from mtptools.decoder.sampling import GREEDY, Sampling, choose, top_two
+from mtptools.decoder.proposer import Proposer
+from mtptools.decoder.rejection import Proposal, settle
+from mtptools.decoder.sampling import DRAFT_CHOICES, GREEDY, Sampling, choose, top_two
 from mtptools.decoder.trace import Trace
 from mtptools.decoder.trunk import States
 from mtptools.errors import UsageError
 
-__all__ = ["PREFILL", "decode_plain", "decode_speculative", "prefill"]
+__all__ = ["ACCEPTANCE_RULES", "PREFILL", "decode_plain", "decode_speculative", "prefill"]
+
+ACCEPTANCE_RULES: Final = ("match", "rejection")
 
 PREFILL: Final = 256
 """Prompt tokens a pass; bounds memory, changes nothing else."""
@@ -38,34 +49,42 @@ class _Writer:
 
     def __init__(
         self,
+        model: Model,
         trace: Trace,
         n: int,
         sampling: Sampling,
         keep: Collection[int],
         stop: Collection[int],
         on: OnTokens | None,
+        acceptance: str = "match",
     ) -> None:
-        self.trace, self.n, self.sampling, self.keep, self.stop, self.on = trace, n, sampling, keep, stop, on
+        self.model, self.trace, self.n, self.sampling, self.keep = model, trace, n, sampling, keep
+        self.stop, self.on, self.acceptance = stop, on, acceptance
+        self.text = list(trace.prompt)
         self.done = False
 
-    @property
-    def position(self) -> int:
-        """Absolute position of the next token."""
-        return len(self.trace.prompt) + len(self.trace.tokens)
-
-    def emit(self, row: Tensor) -> int:
+    def emit(self, row: Tensor, proposal: Proposal | None = None) -> int:
+        """The next token, from the trunk's logits [vocab]; the proposal was accepted if it is its token."""
         values = row.cpu().numpy()
+        if not np.isfinite(values).all():
+            raise not_finite(self.model, self.text)
         trace = self.trace
-        best, margin = top_two(values)
-        greedy = self.sampling.temperature == 0
-        token = best if greedy else choose(values, self.position, self.sampling)
+        _, margin = top_two(values)
+        token = self._settle(values, proposal)
         if len(trace.tokens) in self.keep:
             trace.logits[len(trace.tokens)] = values.copy()
         trace.digests.append(xxhash.xxh3_128_hexdigest(values.data))
         trace.margins.append(margin)
         trace.tokens.append(token)
+        self.text.append(token)
         self.done = len(trace.tokens) >= self.n or token in self.stop
         return token
+
+    def _settle(self, logits: NDArray[np.float32], proposal: Proposal | None) -> int:
+        if self.acceptance == "match":
+            return choose(logits, self.text, self.sampling)
+        p = self.sampling.probabilities(logits, self.text)
+        return settle(p, proposal, self.sampling.seed, len(self.text))
 
     def stream(self, tokens: list[int]) -> None:
         if self.on is not None:
@@ -78,19 +97,29 @@ def prefill(model: Model, ids: Sequence[int], cache: Cache) -> States:
     return States.joined(parts)
 
 
-def _begin(model: Model, ids: Sequence[int], writer: _Writer) -> tuple[Cache, States]:
-    vocab = model.trunk.embed.shape[0]
-    if not ids or min(ids) < 0 or max(ids) >= vocab or writer.n < 1:
+def _check(model: Model, ids: Sequence[int], n: int) -> None:
+    """Raises UsageError for what cannot be decoded, each reason with its own hint."""
+    vocab, context = model.trunk.embed.shape[0], model.hparams.context_length
+    if n < 1:
+        raise UsageError(f"{n} tokens are nothing to decode", hint="--tokens 1 or more")
+    if not ids:
+        raise UsageError("the prompt is empty: there is no token to go on from", hint="give a prompt of some text")
+    strange = next((i for i in ids if not 0 <= i < vocab), None)
+    if strange is not None:
         raise UsageError(
-            f"cannot decode {writer.n} tokens after a prompt of {len(ids)}: both are at least 1, ids below {vocab}",
-            hint="give a prompt, and check that the tokenizer belongs to the model",
+            f"the prompt holds the token id {strange}, the model knows 0 to {vocab - 1}",
+            where=model.where,
+            hint="check that the tokenizer belongs to the model",
         )
-    context = model.hparams.context_length
-    if context and len(ids) + writer.n > context:
+    if context and len(ids) + n > context:
         raise UsageError(
-            f"a prompt of {len(ids)} tokens and {writer.n} more do not fit the model's context of {context}",
+            f"a prompt of {len(ids)} tokens and {n} more do not fit the model's context of {context}",
             hint="a shorter prompt, or fewer --tokens",
         )
+
+
+def _begin(model: Model, ids: Sequence[int], writer: _Writer) -> tuple[Cache, States]:
+    _check(model, ids, writer.n)
     started = time.perf_counter()
     cache = model.trunk.new_cache()
     states = prefill(model, ids, cache)
@@ -119,7 +148,7 @@ def decode_plain(
     stop         token ids that end the text
     """
     trace = Trace(list(ids), n)
-    writer = _Writer(trace, n, sampling, keep_logits, stop, on_tokens)
+    writer = _Writer(model, trace, n, sampling, keep_logits, stop, on_tokens)
     cache, states = _begin(model, ids, writer)
     parts = [states]
     started = time.perf_counter()
@@ -142,6 +171,8 @@ def decode_speculative(
     *,
     mode: str = "fast",
     sampling: Sampling = GREEDY,
+    acceptance: str = "match",
+    draft: str = "sampler",
     corrupt: Corrupt | None = None,
     keep_logits: Collection[int] = (),
     stop: Collection[int] = (),
@@ -149,11 +180,19 @@ def decode_speculative(
 ) -> Trace:
     """n tokens after the prompt, k drafts a pass (fewer when fewer than k + 1 tokens are left to emit).
 
+    acceptance  "match" or "rejection"
+    draft       how a draft is chosen: one of DRAFT_CHOICES, see `Sampling.for_drafts`
+
     Raises MissingHeadError when the model has no head.
     """
-    head = model.require_head()
+    if acceptance not in ACCEPTANCE_RULES or draft not in DRAFT_CHOICES:
+        raise UsageError(
+            f"no acceptance rule {acceptance!r} with drafts by {draft!r}",
+            hint=f"rules: {', '.join(ACCEPTANCE_RULES)}; drafts: {', '.join(DRAFT_CHOICES)}",
+        )
+    head, drawn = model.require_head(), acceptance == "rejection"
     trace = Trace(list(ids), n)
-    writer = _Writer(trace, n, sampling, keep_logits, stop, on_tokens)
+    writer = _Writer(model, trace, n, sampling, keep_logits, stop, on_tokens, acceptance)
     cache, states = _begin(model, ids, writer)
     drafter = Drafter(head)
     started = time.perf_counter()
@@ -161,9 +200,10 @@ def decode_speculative(
     while not writer.done:
         drafter.observe(states.tap(head.wiring.tap), behind)
         count = min(k, n - len(trace.tokens) - 1)
-        drafts = drafter.draft(count, lambda row, at: choose(row.cpu().numpy(), at, sampling))
+        proposer = Proposer(writer.text, sampling.for_drafts(draft), drawn=drawn)
+        tokens, drafts = drafter.draft(count, proposer), proposer.proposals
         if corrupt is not None:
-            drafts = corrupt(drafts, trace.drafts.steps)
+            drafts = [Proposal(token) for token in corrupt(tokens, trace.drafts.steps)]
         before = len(trace.tokens)
         states = (_verify_fast if mode == "fast" else _verify_serial)(model, cache, drafts, writer)
         behind = trace.tokens[before:]
@@ -173,28 +213,28 @@ def decode_speculative(
     return trace
 
 
-def _verify_fast(model: Model, cache: Cache, drafts: list[int], writer: _Writer) -> States:
+def _verify_fast(model: Model, cache: Cache, drafts: list[Proposal], writer: _Writer) -> States:
     """Read the last token and all drafts in one pass; emit; forget what was rejected. States of what is kept."""
     before = cache.length
     cache.start()
-    states = model.trunk.forward([writer.trace.tokens[-1], *drafts], cache)
+    states = model.trunk.forward([writer.trace.tokens[-1], *(draft.token for draft in drafts)], cache)
     logits = model.trunk.logits(states)
     kept = 0
-    for row in range(len(drafts) + 1):
-        token = writer.emit(logits[row])
+    for row, draft in enumerate([*drafts, None]):
+        token = writer.emit(logits[row], draft)
         kept += 1
-        if writer.done or row == len(drafts) or token != drafts[row]:
+        if writer.done or draft is None or token != draft.token:
             break
     cache.rollback(before + kept)
     return states.part(0, kept)
 
 
-def _verify_serial(model: Model, cache: Cache, drafts: list[int], writer: _Writer) -> States:
+def _verify_serial(model: Model, cache: Cache, drafts: list[Proposal], writer: _Writer) -> States:
     """Read one token at a time for as long as the drafts are right. Nothing is ever rolled back."""
     parts = []
-    for row in range(len(drafts) + 1):
+    for draft in [*drafts, None]:
         parts.append(model.trunk.forward(writer.trace.tokens[-1:], cache))
-        token = writer.emit(model.trunk.logits(parts[-1])[0])
-        if writer.done or row == len(drafts) or token != drafts[row]:
+        token = writer.emit(model.trunk.logits(parts[-1])[0], draft)
+        if writer.done or draft is None or token != draft.token:
             break
     return States.joined(parts)

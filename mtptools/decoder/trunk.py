@@ -1,34 +1,70 @@
-"""The main model: embeddings, DeltaNet and attention layers, final norm, output matrix.
+"""The main model: embeddings, layers, final norm, output matrix.
 
 The residual stream is float32 whatever the weights' dtype; only matrix products round to that dtype.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from mtptools.decoder.attention import FullAttention
-from mtptools.decoder.cache import Cache, KVCache, RecurrentCache
-from mtptools.decoder.deltanet import DeltaNet
-from mtptools.decoder.moe import Mlp, Moe
+from mtptools.decoder.cache import Cache, LayerCache
 from mtptools.decoder.ops import Arithmetic
+from mtptools.decoder.packed import Weight
 
-__all__ = ["Block", "States", "Trunk"]
+__all__ = ["Block", "Ffn", "Layer", "Mixer", "States", "Trunk"]
+
+
+class Mixer(Protocol):
+    """What lets a token see those before it. Its cache is one that its own `new_cache` made."""
+
+    def matrices(self) -> Iterator[tuple[str, Weight]]:
+        """(what, weight [N, K]) of every kind of product in it."""
+
+    def new_cache(self) -> LayerCache: ...
+
+    def forward(self, x: Tensor, cache: Any, position: int) -> Tensor:
+        """x [rows, hidden] at positions position, position + 1 …; same shape back."""
+
+
+class Ffn(Protocol):
+    def matrices(self) -> Iterator[tuple[str, Weight]]: ...
+
+    def forward(self, x: Tensor, ids: Sequence[int] = ()) -> Tensor: ...
+
+
+class Layer(Protocol):
+    """One decoder layer on the residual stream [rows, width]."""
+
+    def matrices(self) -> Iterator[tuple[str, Weight]]: ...
+
+    def new_cache(self) -> LayerCache: ...
+
+    def forward(self, x: Tensor, cache: Any, position: int, ids: Sequence[int]) -> Tensor: ...
+
+    def shifted(self, by: float) -> Layer:
+        """With `by` added to the factors of all its norms: a fault put in on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """Trunk states of consecutive positions, float32 [rows, hidden], before and after the final norm."""
+    """Trunk states of consecutive positions, float32 [rows, width], before and after the final norm.
+
+    Where the stream is several (`Trunk.streams`) they stand side by side in `pre`, and `post` is of their mix.
+    """
 
     pre: Tensor
     post: Tensor
 
     def tap(self, which: str) -> Tensor:
-        return self.post if which == "post" else self.pre
+        """ "post", or "pre" (also called "streams"). As wide as `pre`: a mix is repeated in place of each stream."""
+        if which != "post":
+            return self.pre
+        return self.post.repeat(1, self.pre.shape[1] // self.post.shape[1])
 
     def part(self, start: int, stop: int) -> States:
         return States(self.pre[start:stop], self.post[start:stop])
@@ -40,49 +76,65 @@ class States:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One decoder layer. The norms are float32 [hidden], the factors themselves."""
+    """A decoder layer with one stream. The norms are float32 [hidden], the factors themselves."""
 
-    mixer: FullAttention | DeltaNet
-    mlp: Mlp | Moe
+    mixer: Mixer
+    ffn: Ffn
     mixer_norm: Tensor
-    mlp_norm: Tensor
+    ffn_norm: Tensor
     eps: float
     arithmetic: Arithmetic
 
-    def forward(self, x: Tensor, cache: KVCache | RecurrentCache, position: int, recording: bool) -> Tensor:
-        """x [rows, hidden] at consecutive positions; same shape back."""
-        inner = self.arithmetic.rms_norm(x, self.mixer_norm, self.eps)
-        if isinstance(self.mixer, DeltaNet):
-            assert isinstance(cache, RecurrentCache)
-            x = x + self.mixer.forward(inner, cache, recording)
-        else:
-            assert isinstance(cache, KVCache)
-            x = x + self.mixer.forward(inner, cache, position)
-        return x + self.mlp.forward(self.arithmetic.rms_norm(x, self.mlp_norm, self.eps))
+    def matrices(self) -> Iterator[tuple[str, Weight]]:
+        yield from self.mixer.matrices()
+        yield from self.ffn.matrices()
+
+    def new_cache(self) -> LayerCache:
+        return self.mixer.new_cache()
+
+    def shifted(self, by: float) -> Block:
+        shifted = getattr(self.mixer, "shifted", None)
+        mixer = self.mixer if shifted is None else shifted(by)
+        return Block(mixer, self.ffn, self.mixer_norm + by, self.ffn_norm + by, self.eps, self.arithmetic)
+
+    def forward(self, x: Tensor, cache: Any, position: int, ids: Sequence[int]) -> Tensor:
+        """x [rows, hidden] at consecutive positions, of tokens `ids`; same shape back."""
+        ops = self.arithmetic
+        x = x + self.mixer.forward(ops.rms_norm(x, self.mixer_norm, self.eps), cache, position)
+        return x + self.ffn.forward(ops.rms_norm(x, self.ffn_norm, self.eps), ids)
 
 
 @dataclass(frozen=True, slots=True)
 class Trunk:
-    """embed [vocab, hidden]; output [vocab, hidden] (the same tensor when tied); norm [hidden] float32."""
+    """embed [vocab, hidden]; output [vocab, hidden] (the same tensor when tied); norm [hidden] float32.
 
-    embed: Tensor
-    blocks: tuple[Block, ...]
+    streams   residual streams side by side, each starting as the embedding
+    collapse  mixes them down [rows, streams * hidden] -> [rows, hidden]; None where there is one
+    """
+
+    embed: Weight
+    blocks: tuple[Layer, ...]
     norm: Tensor
-    output: Tensor
+    output: Weight
     eps: float
     arithmetic: Arithmetic
+    streams: int = 1
+    collapse: Callable[[Tensor], Tensor] | None = None
 
     def new_cache(self) -> Cache:
-        return Cache([block.mixer.new_cache() for block in self.blocks])
+        return Cache([block.new_cache() for block in self.blocks])
 
     def forward(self, ids: Sequence[int], cache: Cache) -> States:
         """Read `ids` after the cache's tokens; the states of their positions."""
-        index = torch.tensor(ids, dtype=torch.long, device=self.embed.device)
-        x = self.embed.index_select(0, index).float()
+        index = torch.tensor(ids, dtype=torch.long, device=self.norm.device)
+        x = self.embed[index].float()
+        if self.streams > 1:
+            x = x.repeat(1, self.streams)
         for block, layer in zip(self.blocks, cache.layers, strict=True):
-            x = block.forward(x, layer, cache.length, cache.recording)
+            x = block.forward(x, layer, cache.length, ids)
         cache.length += len(ids)
-        return States(x, self.arithmetic.rms_norm(x, self.norm, self.eps))
+        mixed = x if self.collapse is None else self.collapse(x)
+        return States(x, self.arithmetic.rms_norm(mixed, self.norm, self.eps))
 
     def logits(self, states: States) -> Tensor:
         """Float32 [rows, vocab]."""

@@ -1,68 +1,30 @@
-"""The decoder's own map of GGUF names and values for `qwen35` and `qwen35moe`.
+"""Weights of a GGUF, by the decoder's roles.
 
-It shares nothing with the converter's tables. Source: llama.cpp's `src/models/qwen35.cpp` (names and shapes the
-loader asks for) and `conversion/qwen.py` (what the converter does to values): norms hold 1 + w, `ssm_a` holds
--exp(A_log), and where there are more value heads than key heads, value heads stand tiled (v0 of every key head,
-then v1 of every key head …) instead of grouped by key head.
+What llama.cpp's converter does to values (`conversion/qwen.py`): norms hold the factor itself, `ssm_a` holds
+-exp(A_log), and in Qwen3.5, where there are more value heads than key heads, value heads stand tiled (v0 of every key
+head, then v1 of every key head …) instead of grouped by key head.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mtptools.checkpoint import Checkpoint
+from mtptools.decoder.key_heads import JOINED, pick
+from mtptools.decoder.names_gguf import FUSION, GGUF_BLOCK, GGUF_TOP
+from mtptools.decoder.names_v4 import GGUF_STREAMS
 from mtptools.decoder.parts import Part, Scope
 from mtptools.errors import MissingRoleError
-from mtptools.hparams import HParams
-from mtptools.tensors import Tensor
+from mtptools.quantized import beside, companions, logical
 
 __all__ = ["GgufWeights", "tiled_heads"]
 
-_TOP: Final = {"embed": "token_embd.weight", "final_norm": "output_norm.weight", "output": "output.weight"}
-
-_BLOCK: Final = {
-    "mixer_norm": "attn_norm.weight",
-    "mlp_norm": "post_attention_norm.weight",
-    # gated attention
-    "query_gate": "attn_q.weight",
-    "key": "attn_k.weight",
-    "value": "attn_v.weight",
-    "attention_out": "attn_output.weight",
-    "query_norm": "attn_q_norm.weight",
-    "key_norm": "attn_k_norm.weight",
-    # Gated DeltaNet
-    "delta_qkv": "attn_qkv.weight",
-    "delta_z": "attn_gate.weight",
-    "delta_b": "ssm_beta.weight",
-    "delta_a": "ssm_alpha.weight",
-    "delta_conv": "ssm_conv1d.weight",
-    "delta_dt": "ssm_dt.bias",
-    "delta_decay": "ssm_a",
-    "delta_norm": "ssm_norm.weight",
-    "delta_out": "ssm_out.weight",
-    # feed-forward
-    "gate": "ffn_gate.weight",
-    "up": "ffn_up.weight",
-    "down": "ffn_down.weight",
-    "router": "ffn_gate_inp.weight",
-    "switch": "ffn_gate_inp_shexp.weight",
-    "shared_gate": "ffn_gate_shexp.weight",
-    "shared_up": "ffn_up_shexp.weight",
-    "shared_down": "ffn_down_shexp.weight",
-    # fusion
-    "fuse": "nextn.eh_proj.weight",
-    "embed_norm": "nextn.enorm.weight",
-    "hidden_norm": "nextn.hnorm.weight",
-    "head_norm": "nextn.shared_head_norm.weight",
-    "head_embed": "nextn.embed_tokens.weight",
-    "head_output": "nextn.shared_head_head.weight",
-}
-
-_FUSION: Final = ("fuse", "embed_norm", "hidden_norm", "head_norm", "head_embed", "head_output")
+_TILED: Final = ("qwen35", "qwen35moe")
+_FUSED: Final = ("query", "key", "value", "query_bias", "key_bias", "value_bias")
 
 
 def tiled_heads(n_k: int, n_v: int) -> NDArray[np.int64]:
@@ -76,45 +38,71 @@ def _spread(heads: NDArray[np.int64], dim: int) -> NDArray[np.int64]:
 
 
 class GgufWeights:
-    def __init__(self, tensors: Mapping[str, Tensor], hparams: HParams, where: object) -> None:
-        self.tensors = tensors
-        self.hparams = hparams
-        self.where = where
+    def __init__(self, ckpt: Checkpoint) -> None:
+        self.tensors, self.hparams, self.where = ckpt, ckpt.hparams, ckpt.path
+        self.names = GGUF_BLOCK[ckpt.hparams.family]
         self.used: set[str] = set()
         depth = 0
-        while any(name.startswith(f"blk.{hparams.n_layers + depth}.") for name in tensors):
+        while any(name.startswith(f"blk.{self.hparams.n_layers + depth}.") for name in ckpt):
             depth += 1
         self.head_depth = depth
 
     def _name(self, scope: Scope, role: str) -> str:
         kind, number = scope
-        if kind == "top":
-            return _TOP[role]
+        if kind == "top" or (kind == "head" and role in GGUF_STREAMS):  # there is room for one set of these
+            return GGUF_TOP[role]
         block = number if kind == "layer" else self.hparams.n_layers + number
-        name = f"blk.{block}.{_BLOCK[role]}"
-        if role in _FUSION and name not in self.tensors:  # deeper layers share the first one's fusion
-            return f"blk.{self.hparams.n_layers}.{_BLOCK[role]}"
+        name = f"blk.{block}.{self.names.get(role, role)}"
+        if role in FUSION and name not in self.tensors:  # deeper layers may share the first one's fusion
+            return f"blk.{self.hparams.n_layers}.{self.names[role]}"
         return name
 
-    def _find(self, name: str) -> Tensor:
+    def has(self, scope: Scope, role: str) -> bool:
+        if role.endswith("_bias") and role in _FUSED and self._name(scope, "qkv_bias") in self.tensors:
+            return True
+        return self._name(scope, role) in self.tensors
+
+    def parts(self, scope: Scope, role: str) -> list[Part]:
+        if role in JOINED and JOINED[role][0] in self.names and self.has(scope, JOINED[role][0]):
+            return pick(self._whole(scope, JOINED[role][0]), role, self.hparams)
+        if role == "expert_gate_up" and not self.has(scope, role):
+            gate, up = (self._whole(scope, f"expert_{kind}") for kind in ("gate", "up"))
+            size = gate.tensor.shape[-2]
+            return [part.rows(at, at + size) for at in range(0, gate.n_rows, size) for part in (gate, up)]
+        if role in _FUSED and not self.has(scope, role) and self._name(scope, "qkv") in self.tensors:
+            return self._fused(scope, role)
+        part = self._whole(scope, role)
+        return [self._grouped(part, role) if role.startswith("delta_") else part]
+
+    def _whole(self, scope: Scope, role: str) -> Part:
+        name = self._name(scope, role)
         if name not in self.tensors:
             raise MissingRoleError(
                 f"tensor {name} is not there", where=self.where, hint=f"mtptools validate {self.where}"
             )
         self.used.add(name)
-        return self.tensors[name]
+        tensor = self.tensors[name]
+        if tensor.codec == "NVFP4":  # ModelOpt's second scale stands beside it; input_scale is not the weight's
+            self.used.update(companions(name, self.tensors))
+            tensor = logical(tensor, beside(name, self.tensors))
+        return Part.whole(tensor)
 
-    def has(self, scope: Scope, role: str) -> bool:
-        return self._name(scope, role) in self.tensors
-
-    def part(self, scope: Scope, role: str) -> Part:
-        part = Part.whole(self._find(self._name(scope, role)))
-        return self._grouped(part, role) if role.startswith("delta_") else part
+    def _fused(self, scope: Scope, role: str) -> list[Part]:
+        """Queries, keys or values of files that keep the three in one tensor."""
+        kind, _, bias = role.partition("_")
+        hp = self.hparams
+        keys = hp.n_kv_heads * hp.head_dim
+        whole = self._whole(scope, f"qkv_{bias}" if bias else "qkv")
+        size = whole.tensor.shape[0]
+        starts = {"query": (0, size - 2 * keys), "key": (size - 2 * keys, size - keys), "value": (size - keys, size)}
+        if bias:
+            return [replace(whole, take=np.arange(*starts[kind], dtype=np.int64))]
+        return [whole.rows(*starts[kind])]
 
     def _grouped(self, part: Part, role: str) -> Part:
         """Undo the tiled order of value heads. Lengths are checked where the part is used."""
         hp = self.hparams
-        if hp.linear_k_heads == hp.linear_v_heads:
+        if hp.family not in _TILED or hp.linear_k_heads == hp.linear_v_heads:
             return part
         heads = tiled_heads(hp.linear_k_heads, hp.linear_v_heads)
         rows = _spread(heads, hp.linear_v_head_dim)
@@ -139,16 +127,3 @@ class GgufWeights:
             return (kind == "layer") == (number.isdecimal() and int(number) < self.hparams.n_layers)
 
         return [name for name in self.tensors if belongs(name) and name not in self.used]
-
-    def experts(self, scope: Scope, role: str) -> list[Part]:
-        kind, number = scope
-        block = f"blk.{number if kind == 'layer' else self.hparams.n_layers + number}."
-        if role == "expert_down":
-            return [Part.whole(self._find(f"{block}ffn_down_exps.weight"))]
-        fused = f"{block}ffn_gate_up_exps.weight"
-        if fused in self.tensors:
-            return [Part.whole(self._find(fused))]
-        gate = Part.whole(self._find(f"{block}ffn_gate_exps.weight"))
-        up = Part.whole(self._find(f"{block}ffn_up_exps.weight"))
-        size = gate.tensor.shape[-2]
-        return [part.rows(start, start + size) for start in range(0, gate.n_rows, size) for part in (gate, up)]

@@ -1,74 +1,30 @@
-"""The decoder's own map of Hugging Face names and values.
-
-It shares nothing with the converter's tables: if one of the two is wrong, they disagree and the goldens, made
-by other people's code, say which. Source: transformers 5.23, `Qwen3_5*` and `Qwen3_5Moe*` modules; head names
-as vLLM 0.33 `qwen3_5_mtp` loads them.
-"""
+"""Weights of a Hugging Face or MLX checkpoint, by the decoder's roles."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mtptools.checkpoint import Checkpoint
+from mtptools.decoder.key_heads import JOINED, pick
+from mtptools.decoder.names_hf import HF_NAMES
 from mtptools.decoder.parts import Part, Scope
 from mtptools.errors import MissingRoleError
+from mtptools.quantized import companions, stored_name, values_of
 from mtptools.tensors import Tensor
+from mtptools.views import reshaped
 
 __all__ = ["HfWeights"]
 
 Array = NDArray[np.float32]
 
-_TRUNK_PREFIXES: Final = ("model.language_model.", "language_model.model.", "model.", "language_model.", "")
-_HEAD_PREFIXES: Final = ("mtp.", "model.mtp.", "model.language_model.mtp.", "language_model.mtp.")
-
-_TOP: Final = {"embed": "embed_tokens.weight", "final_norm": "norm.weight"}
-_OUTPUT: Final = ("lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight")
-
-_LAYER: Final = {
-    "mixer_norm": "input_layernorm.weight",
-    "mlp_norm": "post_attention_layernorm.weight",
-    # gated attention
-    "query_gate": "self_attn.q_proj.weight",
-    "key": "self_attn.k_proj.weight",
-    "value": "self_attn.v_proj.weight",
-    "attention_out": "self_attn.o_proj.weight",
-    "query_norm": "self_attn.q_norm.weight",
-    "key_norm": "self_attn.k_norm.weight",
-    # Gated DeltaNet
-    "delta_qkv": "linear_attn.in_proj_qkv.weight",
-    "delta_z": "linear_attn.in_proj_z.weight",
-    "delta_b": "linear_attn.in_proj_b.weight",
-    "delta_a": "linear_attn.in_proj_a.weight",
-    "delta_conv": "linear_attn.conv1d.weight",
-    "delta_dt": "linear_attn.dt_bias",
-    "delta_decay": "linear_attn.A_log",
-    "delta_norm": "linear_attn.norm.weight",
-    "delta_out": "linear_attn.out_proj.weight",
-    # feed-forward
-    "gate": "mlp.gate_proj.weight",
-    "up": "mlp.up_proj.weight",
-    "down": "mlp.down_proj.weight",
-    "router": "mlp.gate.weight",
-    "switch": "mlp.shared_expert_gate.weight",
-    "shared_gate": "mlp.shared_expert.gate_proj.weight",
-    "shared_up": "mlp.shared_expert.up_proj.weight",
-    "shared_down": "mlp.shared_expert.down_proj.weight",
-}
-
-_FUSION: Final = {
-    "fuse": "fc.weight",
-    "embed_norm": "pre_fc_norm_embedding.weight",
-    "hidden_norm": "pre_fc_norm_hidden.weight",
-    "head_norm": "norm.weight",
-    "head_embed": "embed_tokens.weight",
-    "head_output": "shared_head.weight",
-}
-
 _ONE: Final = np.float32(1)
+_UNUSED: Final = (".rotary_emb.inv_freq",)  # written by older releases, made anew by every reader
 
 
 def _one_plus(w: Array) -> Array:
@@ -79,75 +35,121 @@ def _minus_exp(w: Array) -> Array:
     return -np.exp(w)
 
 
-# RMSNorm multiplies by 1 + w, except the DeltaNet's own, which multiplies by w.
-_VALUES: Final = {
-    **dict.fromkeys(
-        ("final_norm", "mixer_norm", "mlp_norm", "query_norm", "key_norm", "embed_norm", "hidden_norm", "head_norm"),
-        _one_plus,
-    ),
-    "delta_decay": _minus_exp,
-}
-
-
 class HfWeights:
-    def __init__(self, tensors: Mapping[str, Tensor], where: object) -> None:
-        self.tensors = tensors
-        self.where = where
+    def __init__(self, ckpt: Checkpoint) -> None:
+        self.ckpt, self.hparams, self.where = ckpt, ckpt.hparams, ckpt.path
+        self.names = HF_NAMES[ckpt.hparams.family]
+        self.mlx = ckpt.dialect == "mlx"
         self.used: set[str] = set()
-        marks = (_TOP["embed"], f"layers.0.{_LAYER['mixer_norm']}")
-        found = (p for p in _TRUNK_PREFIXES if any(p + mark in tensors for mark in marks))
-        self.trunk_prefix = next(found, "model.")
-        self.head_prefix = next((p for p in _HEAD_PREFIXES if any(name.startswith(p) for name in tensors)), "mtp.")
-        layer = re.compile(re.escape(self.head_prefix) + r"layers\.(\d+)\.")
-        layers = {int(m[1]) for name in tensors if (m := layer.match(name))}
-        some = any(name.startswith(self.head_prefix) for name in tensors)
-        self.head_depth = max(layers) + 1 if layers else int(some)
+        self.trunk_prefix = next((p for p in self.names.prefixes if self._anything(p)), "model.")
+        self.head_prefixes = self._head_prefixes()
+        self.head_depth = len(self.head_prefixes)
+
+    def _anything(self, prefix: str) -> bool:
+        return prefix + self.names.top["embed"] in self.ckpt or any(
+            name.startswith(f"{prefix}layers.") for name in self.ckpt
+        )
+
+    def _head_prefixes(self) -> tuple[str, ...]:
+        """What stands before each MTP layer's own names, for as many as are there."""
+        for pattern in self.names.heads:
+            found = []
+            for d in range(len(self.ckpt)):
+                prefix = pattern.format(trunk=self.trunk_prefix, d=d, n=self.hparams.n_layers + d)
+                # One prefix for all layers: then the numbered names below it say how many there are.
+                mark = prefix + self.names.block.format(d=d) if d or "{" in pattern else prefix
+                if not any(name.startswith(mark) for name in self.ckpt):
+                    break
+                found.append(prefix)
+            if found:
+                return tuple(found)
+        return ()
+
+    def _at(self, scope: Scope) -> str:
+        """What stands before the names of a decoder layer."""
+        kind, number = scope
+        if kind == "layer":
+            return f"{self.trunk_prefix}layers.{number}."
+        prefix = self.head_prefixes[number] if number < self.head_depth else "mtp."
+        return prefix + self.names.block.format(d=number)
 
     def _names(self, scope: Scope, role: str) -> tuple[str, ...]:
         kind, number = scope
         if role == "output":
-            return _OUTPUT
+            return self.names.output
         if kind == "top":
-            return (self.trunk_prefix + _TOP[role],)
-        if role in _FUSION:
-            return (self.head_prefix + _FUSION[role],)
-        return (f"{self._layer(kind, number)}{_LAYER[role]}",)
+            return (self.trunk_prefix + self.names.top[role],)
+        if role in self.names.fusion and kind == "head":
+            return (self.head_prefixes[number] + self.names.fusion[role],)
+        return (self._at(scope) + self.names.layer[role],) if role in self.names.layer else ()
 
-    def _layer(self, kind: str, number: int) -> str:
-        return f"{self.trunk_prefix if kind == 'layer' else self.head_prefix}layers.{number}."
+    def _stored(self, scope: Scope, role: str) -> str | None:
+        """The name that is there for a role: of its values, or of the codes they are made from."""
+        found = (stored_name(name, self.ckpt) for name in self._names(scope, role))
+        return next((name for name in found if name in self.ckpt), None)
 
-    def _find(self, names: tuple[str, ...]) -> Tensor:
-        for name in names:
-            if name in self.tensors:
-                self.used.add(name)
-                return self.tensors[name]
-        raise MissingRoleError(
-            f"tensor {names[0]} is not there", where=self.where, hint=f"mtptools validate {self.where}"
-        )
+    def _values(self, name: str) -> Tensor:
+        """The tensor of values `name` stands for, whatever it is stored as."""
+        self.used.update((name, *companions(name, self.ckpt)))
+        return values_of(name, self.ckpt, self.ckpt.config)
 
     def has(self, scope: Scope, role: str) -> bool:
-        return any(name in self.tensors for name in self._names(scope, role))
+        return self._stored(scope, role) is not None
 
-    def part(self, scope: Scope, role: str) -> Part:
-        part = Part.whole(self._find(self._names(scope, role)))
-        value = _VALUES.get(role)
-        return part if value is None else Part(part.tensor, part.start, part.stop, value=value)
+    def parts(self, scope: Scope, role: str) -> list[Part]:
+        if role in JOINED and self.has(scope, JOINED[role][0]):
+            return pick(self.parts(scope, JOINED[role][0])[0], role, self.hparams)
+        if role in ("expert_gate_up", "expert_down"):
+            return self._experts(scope, role)
+        name = self._stored(scope, role)
+        if name is None:
+            wanted = self._names(scope, role) or (role,)
+            raise MissingRoleError(
+                f"tensor {wanted[0]} is not there", where=self.where, hint=f"mtptools validate {self.where}"
+            )
+        values = self._values(name)
+        if role == "delta_conv" and self.mlx:  # [channels, kernel, 1]
+            values = reshaped(values, values.shape[:2], name)
+        return [replace(Part.whole(values), value=self._change(role))]
 
-    def leftover(self, kind: str) -> list[str]:
-        prefix = f"{self.trunk_prefix}layers." if kind == "layer" else self.head_prefix
-        return [name for name in self.tensors if name.startswith(prefix) and name not in self.used]
+    def _change(self, role: str) -> Callable[[Array], Array] | None:
+        if role == "delta_decay":
+            return _minus_exp
+        return _one_plus if role in self.names.one_plus and not self.mlx else None  # MLX stores the factors
 
-    def experts(self, scope: Scope, role: str) -> list[Part]:
-        """Fused (`experts.gate_up_proj` [n, 2F, hidden]: 3.6) or one by one (`experts.{e}.gate_proj`: 3.5)."""
-        prefix = f"{self._layer(*scope)}mlp.experts."
+    def _experts(self, scope: Scope, role: str) -> list[Part]:
+        """Fused (`experts.gate_up_proj` [n, 2F, hidden]), stacked by kind (MLX), or one by one."""
+        prefix = self._at(scope) + self.names.layer["experts"]
         fused = {"expert_gate_up": "gate_up_proj", "expert_down": "down_proj"}[role]
         for name in (prefix + fused, f"{prefix}{fused}.weight"):
-            if name in self.tensors:
-                return [Part.whole(self._find((name,)))]
-        kinds = {"expert_gate_up": ("gate_proj", "up_proj"), "expert_down": ("down_proj",)}[role]
-        parts: list[Part] = []
-        expert = 0
-        while f"{prefix}{expert}.{kinds[0]}.weight" in self.tensors or expert == 0:
-            parts += [Part.whole(self._find((f"{prefix}{expert}.{kind}.weight",))) for kind in kinds]
-            expert += 1
+            if name in self.ckpt:
+                return [Part.whole(self._values(name))]
+        kinds = [self.names.expert[one] for one in (("gate", "up") if role == "expert_gate_up" else ("down",))]
+        stacked = self._at(scope) + self.names.layer["stacked_experts"]
+        if f"{stacked}{kinds[0]}.weight" in self.ckpt:
+            wholes = [Part.whole(self._values(f"{stacked}{kind}.weight")) for kind in kinds]
+            size = wholes[0].tensor.shape[-2]
+            return [part.rows(at, at + size) for at in range(0, wholes[0].n_rows, size) for part in wholes]
+        parts = []
+        for expert in range(self.hparams.n_experts):
+            for kind in kinds:
+                name = stored_name(f"{prefix}{expert}.{kind}.weight", self.ckpt)
+                if name not in self.ckpt:
+                    raise MissingRoleError(
+                        f"tensor {prefix}{expert}.{kind}.weight is not there",
+                        where=self.where,
+                        hint=f"mtptools validate {self.where}",
+                    )
+                parts.append(Part.whole(self._values(name)))
         return parts
+
+    def leftover(self, kind: str) -> list[str]:
+        layer = re.compile(re.escape(f"{self.trunk_prefix}layers.") + r"(\d+)\.")
+
+        def belongs(name: str) -> bool:
+            if name.startswith(self.head_prefixes or ("mtp.",)):
+                return kind == "head"
+            match = layer.match(name)
+            return kind == "layer" and match is not None and int(match[1]) < self.hparams.n_layers
+
+        return [n for n in self.ckpt if belongs(n) and n not in self.used and not n.endswith(_UNUSED)]

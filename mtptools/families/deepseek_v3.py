@@ -31,6 +31,7 @@ FAMILY: Final = Family(
         tap="post",
         recycle="post",
         mask_first=True,
+        recurrence="exact",
         evidence="order, tap and recycle: llama.cpp deepseek2.cpp graph, vLLM 0.33 deepseek_mtp, transformers 5.23 "
         "MtpModel; llama.cpp#24025 is quoted with a pre-norm tap. Position 0: vLLM zeroes it, SGLang and transformers "
         "do not. GLM-4.7-Flash: vLLM recycles before the norm, SGLang and llama.cpp after it",

@@ -32,6 +32,7 @@ FAMILY: Final = Family(
         tap="post",
         recycle="post",
         mask_first=True,
+        recurrence="exact",
         evidence="order, tap and recycle: llama.cpp glm4-moe.cpp graph, transformers 5.23 MtpModel; vLLM 0.33 "
         "glm4_moe_mtp recycles before the norm and zeroes position 0, SGLang and transformers do neither; "
         "llama.cpp#24025 is quoted with a pre-norm tap",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from mtptools.families import known_families
+from mtptools.families.runtimes import RUNTIMES
 from mtptools.families.spec import Family
 
 __all__ = ["describe", "markdown", "rows"]
@@ -30,6 +32,8 @@ def describe(family: Family, decodes: bool) -> dict[str, Any]:
         "tap": wiring.tap,
         "recycle": wiring.recycle,
         "mask_first": wiring.mask_first,
+        "recurrence": wiring.recurrence,
+        "runtimes": [asdict(one) for one in RUNTIMES.get(family.name, ())],
         "norms": sorted({role.convention("hf") for role in family.head if role.kind == "norm"}),
         "operations": operations(family),
         "decoder": decodes,
@@ -81,6 +85,21 @@ def markdown(decodable: Sequence[str]) -> str:
             "yes" if row["decoder"] else "–",
         )
         lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        "## What runtimes do",
+        "",
+        "Where a runtime connects a head otherwise than the table above, its drafts differ; only acceptance shows it:",
+        "`mtptools verify PATH --parity --probe` measures all variants. Sources: `mtptools/families/runtimes.py`.",
+        "",
+        "| family | runtime | tap | recycle | position 0 zeroed | layers take turns |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows(decodable):
+        for one in row["runtimes"]:
+            zeroed = "yes" if one["mask_first"] else "no"
+            line = (row["name"], one["runtime"], one["tap"], one["recycle"], zeroed, one["recurrence"])
+            lines.append(f"| {' | '.join(line)} |")
     lines += ["", "## Operations and evidence", ""]
     for row in rows(decodable):
         lines += [f"**{row['title']}**: {'; '.join(row['operations'])}. Wiring: {row['evidence']}.", ""]

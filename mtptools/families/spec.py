@@ -75,6 +75,8 @@ class Wiring:
                 "streams"; "none": drafts one token only
     mask_first  the embedding is zeroed at position 0
     evidence    where each of these is known from
+    recurrence  which layer drafts the k-th token: "cycle" layer k % depth; "exact" the same, each layer first catching
+                up on the slots it has not seen, as it was trained
     """
 
     concat: Literal["eh", "he", "sum"]
@@ -82,6 +84,7 @@ class Wiring:
     recycle: Literal["post", "pre", "streams", "none"]
     mask_first: bool
     evidence: str
+    recurrence: Literal["cycle", "exact"] = "cycle"
 
 
 @dataclass(frozen=True, slots=True)

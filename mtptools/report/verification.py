@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +14,9 @@ from mtptools.ops.validate import Result
 
 if TYPE_CHECKING:  # torch is loaded only by --parity
     from mtptools.decoder.acceptance import Acceptance
-    from mtptools.decoder.report import DecoderReport
+    from mtptools.decoder.probe import Probed
+    from mtptools.decoder.report import DecoderReport, SampledAcceptance
+    from mtptools.families.runtimes import RuntimeWiring
 
 __all__ = ["DEAD", "RELATIVE", "SCHEMA", "Threshold", "Verification"]
 
@@ -60,9 +63,11 @@ class Threshold:
 
 @dataclass
 class Verification:
-    """Levels of one checkpoint. `decoder` is None when only L0 and L1 were asked for.
+    """Levels of one checkpoint. `decoder` is None when only L0 and L1 were asked for, or could be run.
 
     baseline  name of what the acceptance is measured against, None without one
+    not_run   why L2 to L4 were asked for and not run
+    runtimes  how runtimes connect heads of the family, to name what a probe found
     """
 
     path: str
@@ -72,6 +77,8 @@ class Verification:
     baseline: str | None = None
     baseline_acceptance: list[Acceptance] = field(default_factory=list)
     threshold: Threshold = field(default_factory=Threshold)
+    not_run: str | None = None
+    runtimes: Sequence[RuntimeWiring] = ()
 
     def failures(self) -> list[str]:
         """Why it does not pass, each with its level; empty when it does."""
@@ -127,8 +134,9 @@ class Verification:
             "schema": SCHEMA,
             "version": __version__,
             "path": self.path,
-            "ok": not failures,
+            "ok": not failures and self.not_run is None,
             "failures": failures,
+            "not_run": None if self.not_run is None else f"L2 to L4: {self.not_run}",
             "lineage": [item.to_json() for item in self.lineage],
             "static": self.static.to_json(),
             "decoder": None if self.decoder is None else self.decoder.to_json(),
@@ -155,7 +163,10 @@ class Verification:
         levels = "L0, L1 (no --parity: nothing was decoded)" if self.decoder is None else "L0 to L4"
         open_ones = [item.against for item in self.lineage if item.verdict == "not checked"]
         tail = f"; lineage not checked: {', '.join(open_ones)}" if open_ones else ""
-        lines += ["", f"{'FAIL' if failures else 'PASS'}  {levels}{tail}", *(f"  {line}" for line in failures)]
+        if self.not_run is not None:
+            levels = f"L0, L1; L2 to L4 were not run: {self.not_run}"
+        verdict = "FAIL" if failures else "PASS" if self.not_run is None else "NOT CHECKED"
+        lines += ["", f"{verdict}  {levels}{tail}", *(f"  {line}" for line in failures)]
         return "\n".join(lines)
 
     def _decoder_lines(self) -> list[str]:
@@ -171,6 +182,11 @@ class Verification:
             *acceptance_table(report, self.baseline_acceptance),
             "",
         ]
+        if report.probed:
+            lines += [f"L3 probe       k={report.probed[0].acceptance.k}, best first; * is the wiring in use", ""]
+            lines += [*probe_table(report.probed, self.runtimes), ""]
+        for one in report.sampled:
+            lines += [f"L3 sampled     {one.prompts} prompts: {one.sampling}", "", *sampled_table(one), ""]
         for control in report.controls:
             if not control.must_hurt and control.verdict != "helps":
                 continue
@@ -203,5 +219,39 @@ def acceptance_table(report: DecoderReport, baseline: list[Acceptance]) -> list[
         cells += [f"{one.rate:.1%}", f"{one.mean_length:.2f}"]
         if base:
             cells.append(f"{base[one.k].rate:.1%}" if one.k in base else "")
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def probe_table(probed: Sequence[Probed], runtimes: Sequence[RuntimeWiring]) -> list[str]:
+    """A Markdown table: one row per wiring, and which runtimes connect the head so."""
+    head = ["tap", "recycle", "position 0", "recurrence", "rate", "mean length", "as in"]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for one in probed:
+        wiring = one.wiring
+        named = [
+            known.runtime
+            for known in runtimes
+            if (known.tap, known.recycle, known.mask_first) == (wiring.tap, wiring.recycle, wiring.mask_first)
+            and known.recurrence in (wiring.recurrence, *(() if one.deep else ("exact", "cycle")))
+        ]
+        cells = [wiring.tap + (" *" if one.stated else ""), wiring.recycle, "zeroed" if wiring.mask_first else "kept"]
+        cells += [
+            wiring.recurrence,
+            f"{one.acceptance.rate:.1%}",
+            f"{one.acceptance.mean_length:.2f}",
+            ", ".join(named),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def sampled_table(found: SampledAcceptance) -> list[str]:
+    """A Markdown table: one row per way to choose drafts, one column per k."""
+    ks = [one.k for one in next(iter(found.drafts.values()))]
+    head = ["draft", *(f"rate, k={k}" for k in ks), f"mean length, k={ks[-1]}"]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for choice, per_k in found.drafts.items():
+        cells = [choice, *(f"{one.rate:.1%}" for one in per_k), f"{per_k[-1].mean_length:.2f}"]
         lines.append("| " + " | ".join(cells) + " |")
     return lines

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mtptools.decoder import controls
 from mtptools.decoder.acceptance import Acceptance, first_hits, simulate, total
 from mtptools.decoder.controls import ControlResult, diagnose, run_controls
+from mtptools.decoder.drafter import Drafter
 from mtptools.decoder.model import Model
-from mtptools.decoder.mtp_head import Drafter, Head
+from mtptools.decoder.mtp_head import Head
 from mtptools.decoder.run import measure, verify_model
 from mtptools.decoder.sampling import Sampling
 from mtptools.decoder.speculate import decode_plain, decode_speculative
@@ -88,7 +88,7 @@ def test_chained_drafts_continue_the_text(recycle: str, load: Callable[..., Mode
         again = drafter.draft(3, lambda row, at: int(row.argmax()))
         assert again == drafts  # nothing of the first call is left
         for made in range(3):
-            post, recycled = head.step(0, states, [*ids[1:], *drafts[:made]], head.layers[0].attention.new_cache(), 0)
+            post, recycled = head.step(0, states, [*ids[1:], *drafts[:made]], head.layers[0].block.new_cache(), 0)
             assert torch.equal(head.logits(post[-1:])[0], rows[made])
             states = torch.cat((states, recycled[-1:]))
 
@@ -98,7 +98,7 @@ def test_the_first_slot_can_be_masked(load: Callable[..., Model]) -> None:
     states = torch.randn((2, 256), generator=torch.Generator().manual_seed(0))
 
     def run(head: Head, tokens: list[int]) -> torch.Tensor:
-        return head.step(0, states, tokens, head.layers[0].attention.new_cache(), 0)[0]
+        return head.step(0, states, tokens, head.layers[0].block.new_cache(), 0)[0]
 
     masked = head.rewired(mask_first=True)
     assert torch.equal(run(masked, [5, 6]), run(masked, [99, 6]))
@@ -121,11 +121,11 @@ def test_figures() -> None:
 
 
 def swapped(head: Head) -> Head:
-    return replace(head, layers=tuple(controls._swapped(layer) for layer in head.layers))
+    return replace(head, layers=tuple(layer.swapped() for layer in head.layers))
 
 
 def without_one(head: Head) -> Head:
-    return replace(head, layers=tuple(controls._shifted_norms(-1.0)(layer) for layer in head.layers))
+    return replace(head, layers=tuple(layer.shifted(-1.0) for layer in head.layers))
 
 
 def zeroed(head: Head) -> Head:

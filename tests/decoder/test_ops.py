@@ -7,10 +7,12 @@ import torch
 from torch.nn import functional
 
 from mtptools.decoder import attention, selftest
-from mtptools.decoder.attention import Rope, attend
+from mtptools.decoder.attention import attend
 from mtptools.decoder.cache import CHUNK, KVCache
 from mtptools.decoder.ops import Arithmetic, exact_settings
+from mtptools.decoder.rope import Rope
 from mtptools.decoder.selftest import check_rows
+from mtptools.decoder.settings import RopeSettings
 from mtptools.errors import SystemFailure
 
 CPU = torch.device("cpu")
@@ -72,16 +74,16 @@ def test_exact_settings_forbid_reduced_precision() -> None:
 
 
 def cache_of(n: int, kv_heads: int = 2, dim: int = 16) -> KVCache:
-    cache = KVCache(kv_heads, dim, torch.float32, CPU)
-    cache.append(random(n, 2, kv_heads, dim))
+    cache = KVCache(kv_heads, dim, dim, torch.float32, CPU)
+    cache.append(random(n, kv_heads, 2 * dim))
     return cache
 
 
 @pytest.mark.parametrize("last", [0, 62, 63, 64, 65, 127, 128, 199])
 def test_attention_is_softmax_attention(last: int) -> None:
     cache, query = cache_of(200), random(1, 4, 16, seed=3)
-    keys_values = torch.cat(cache.chunks, dim=2)[:, :, : last + 1]
-    keys, values = (x.repeat_interleave(2, dim=0) for x in keys_values)
+    keys_values = torch.cat(cache.chunks, dim=1)[:, : last + 1].repeat_interleave(2, dim=0)
+    keys, values = keys_values.split(16, dim=-1)
     wanted = functional.scaled_dot_product_attention(query.transpose(0, 1), keys, values, scale=1.0)
     torch.testing.assert_close(attend(LOOP, query, cache, [last]), wanted.transpose(0, 1), rtol=1e-5, atol=1e-5)
 
@@ -107,13 +109,13 @@ def test_a_chunk_out_of_sight_changes_no_bit() -> None:
 def test_forgotten_slots_are_not_seen() -> None:
     cache, query = cache_of(70), random(1, 4, 16, seed=3)
     before = attend(LOOP, query, cache, [69])
-    cache.append(random(10, 2, 2, 16, seed=9) * 100)
+    cache.append(random(10, 2, 32, seed=9) * 100)
     cache.rollback(70)
     assert torch.equal(attend(LOOP, query, cache, [69]), before)
 
 
 def test_rope_table_does_not_depend_on_how_it_grew() -> None:
-    at_once, by_steps = Rope(1e4, 16, CPU), Rope(1e4, 16, CPU)
+    at_once, by_steps = Rope(RopeSettings(1e4, 16), CPU), Rope(RopeSettings(1e4, 16), CPU)
     whole = at_once.at(0, 300)
     for start in range(0, 300, 7):
         by_steps.at(start, 7)

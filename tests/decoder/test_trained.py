@@ -13,9 +13,9 @@ import torch
 
 from mtptools.checkpoint import open_checkpoint
 from mtptools.decoder.acceptance import first_hits, simulate
+from mtptools.decoder.drafter import Drafter
 from mtptools.decoder.load import load_model
 from mtptools.decoder.model import Model
-from mtptools.decoder.mtp_head import Drafter
 from mtptools.decoder.parity import compare
 from mtptools.decoder.run import verify_model
 from mtptools.decoder.sampling import GREEDY
@@ -62,7 +62,7 @@ def test_goldens(artifact: Model, trained: Path) -> None:
         head = artifact.require_head()
         drafter = Drafter(head)
         drafter.observe(states.post[:-1], ids[1:])
-        cache = head.layers[0].attention.new_cache()
+        cache = head.layers[0].block.new_cache()
         post, _ = head.step(0, states.post[:-1], ids[1:], cache, 0)
         rows = head.logits(post).numpy()
         assert np.abs(rows[golden["head_at"].tolist()] - golden["head_logits"]).max() < TOLERANCE, name

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from mtptools.decoder.attention import Rope
+from mtptools.decoder.drafter import Drafter
 from mtptools.decoder.model import Model
-from mtptools.decoder.mtp_head import Drafter
+from mtptools.decoder.rope import Rope
+from mtptools.decoder.settings import RopeSettings
 
 transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.filterwarnings("default")]
@@ -69,7 +70,7 @@ def test_rope(theirs: tuple[bool, torch.nn.Module]) -> None:
     x = torch.randn((1, 6, 100, 64))
     cos, sin = theirs[1].model.rotary_emb(x, torch.arange(100)[None, None].expand(3, 1, -1))
     wanted, _ = apply_rotary_pos_emb(x, x, cos, sin)
-    got = Rope(10000.0, 16, torch.device("cpu")).rotate(x[0].transpose(0, 1), 0)
+    got = Rope(RopeSettings(10000.0, 16), torch.device("cpu")).rotate(x[0].transpose(0, 1), 0)
     assert torch.equal(got.transpose(0, 1), wanted[0])
 
 

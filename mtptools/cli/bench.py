@@ -1,0 +1,89 @@
+"""mtptools bench"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mtptools.cli.options import PATH, examples, output_options, wiring_options
+from mtptools.cli.output import emit, note, status
+
+__all__ = ["command", "ranges"]
+
+
+def ranges(text: str) -> str:
+    """ "1..4,8" as "1,2,3,4,8"; what is no range is left for `parse_ks` to refuse."""
+    return re.sub(r"\b(\d\d?)\.\.(\d\d?)\b", lambda m: ",".join(map(str, range(int(m[1]), int(m[2]) + 1))), text)
+
+
+@click.command(
+    epilog=examples(
+        "mtptools bench model.gguf",
+        "mtptools bench model.gguf --k 1..4 --prompts spec_bench.jsonl --limit 26 --plot bench.svg",
+        "mtptools bench trunk.gguf --head mtp.gguf --k 1,2,4 --dtype bfloat16 --threads 8 --json > bench.json",
+    )
+)
+@click.argument("path", type=PATH)
+@click.option("--k", "k", default="1..8", show_default=True, help="Tokens drafted per step: 1..8 or 1,2,4.")
+@click.option("--tokens", default=64, show_default=True, type=click.IntRange(2, 100_000), help="Tokens per prompt.")
+@click.option("--runs", default=3, show_default=True, type=click.IntRange(1, 1000), help="Runs of each; medians count.")
+@click.option("--prompts", type=PATH, help="Text, one prompt a line, or JSONL. [default: a built-in set]")
+@click.option("--limit", type=click.IntRange(1), help="Use N prompts, one of each category in turn.")
+@click.option("--head", type=PATH, help="A sidecar to take the head from.")
+@click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1 …")
+@click.option("--dtype", default="float32", show_default=True, type=click.Choice(["float32", "bfloat16", "float16"]))
+@click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads. [default: 1 for small models]")
+@wiring_options
+@click.option("--plot", "picture", type=PATH, help="Draw it: FILE.svg or FILE.png; one that is there is replaced.")
+@output_options
+def command(
+    path: Path,
+    k: str,
+    tokens: int,
+    runs: int,
+    prompts: Path | None,
+    limit: int | None,
+    head: Path | None,
+    device: str,
+    dtype: str,
+    threads: int | None,
+    wiring: dict[str, Any],
+    picture: Path | None,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> int:
+    """Measure what the head gains: acceptance and speed per k, against plain decoding of the same prompts.
+
+    The output of every run is compared with plain decoding's, bit for bit. Exit code 1 when one differs.
+    """
+    from mtptools.checkpoint import open_checkpoint
+    from mtptools.cli.verifying import load, parse_ks
+    from mtptools.prompts import read_prompts, spread
+    from mtptools.report.bench import render, to_json
+
+    ks = parse_ks(ranges(k))
+    if picture is not None:
+        from mtptools.report.plot import check_plot, plot
+
+        check_plot(picture)
+    ckpt, chosen = open_checkpoint(path), spread(read_prompts(prompts), limit)
+    model = load(ckpt, open_checkpoint(head) if head else None, device, dtype, threads, wiring)
+    from mtptools.decoder.bench import bench_model
+    from mtptools.decoder.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(ckpt, ckpt.hparams.vocab_size)
+    ids, categories = [tokenizer.encode(one.text) for one in chosen], [one.category for one in chosen]
+    with status(quiet=quiet or as_json) as say:
+        bench = bench_model(model, ids, categories, ks, tokens, runs=runs, progress=say)
+    data = to_json(bench, ckpt.path.name)
+    for record, one in zip(data["decoder"]["per_prompt"], chosen, strict=True):
+        record["prompt"] = one.text
+    emit(data, render(bench, ckpt.path.name), as_json=as_json, quiet=quiet)
+    if picture is not None:  # last: whatever happens to a file, the measurement is printed
+        picture.write_bytes(plot(bench, ckpt.path.name, picture.suffix[1:].lower()))
+        note(f"plot: {picture}", quiet=quiet or as_json)
+    return 0 if data["ok"] else 1
