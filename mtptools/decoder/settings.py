@@ -151,6 +151,7 @@ def read_settings(ckpt: Checkpoint) -> Settings:
     """Raises CorruptError for values that cannot be, InputError for those the formulas here do not have."""
     stated, hp = Stated(ckpt), ckpt.hparams
     mixers = _MIXERS[hp.family]
+    _require_formulas(stated, "latent" in mixers.values())
     layers = tuple(
         LayerKind(mixers.get(kind, "attention"), "moe" if kind == "moe" or hp.family in _MOE_EVERYWHERE else "dense")
         for kind in hp.layer_types
@@ -162,11 +163,27 @@ def read_settings(ckpt: Checkpoint) -> Settings:
         layers,
         head,
         _rope(stated, hp.qk_rope_head_dim if latent else hp.rope_dim, latent),
-        _routing(stated, hp.n_experts_used) if hp.n_experts else None,
+        _routing(stated) if hp.n_experts else None,
         hp.family in _GATED,
         biases,
         qk_norm,
     )
+
+
+_FIXED: Final = {"hidden_act": "silu", "use_sliding_window": False}
+"""config.json keys that name another formula when they say anything else."""
+
+
+def _require_formulas(stated: Stated, latent: bool) -> None:
+    fixed = {**_FIXED, "attention_bias": False} if latent else _FIXED
+    for key, wanted in fixed.items():
+        value = stated.value(key, "")
+        if value is not None and value != wanted:
+            raise InputError(
+                f"config.json says {key} = {value!r}; the decoder has formulas for {wanted!r}",
+                where=stated.ckpt.path,
+                hint="mtptools verify without --parity checks what can be",
+            )
 
 
 def _extras(family: str, stated: Stated) -> tuple[bool | None, bool | None]:
@@ -183,10 +200,16 @@ def _extras(family: str, stated: Stated) -> tuple[bool | None, bool | None]:
 _SCORING: Final = {1: "softmax", 2: "sigmoid", 4: "sqrtsoftplus"}  # llama.cpp's expert_gating_func
 
 
-def _routing(stated: Stated, used: int) -> Routing:
-    family = stated.ckpt.hparams.family
-    if family in _MOE_EVERYWHERE:
-        return Routing("softmax", used, normalized=stated.flag("norm_topk_prob", "", True))
+# Groups, groups used and scale where config.json leaves them out: defaults of transformers' configuration classes.
+_ROUTING: Final = {"deepseek_v3": (8, 4, 2.5), "glm4_moe_lite": (1, 1, 1.8)}
+
+
+def _routing(stated: Stated) -> Routing:
+    hp = stated.ckpt.hparams
+    if hp.family in _MOE_EVERYWHERE:
+        told = hp.family == "qwen3next"  # the routers of Qwen3.5 normalize, whatever their config says
+        routing = Routing("softmax", hp.n_experts_used, normalized=not told or stated.flag("norm_topk_prob", "", True))
+        return _possible(stated, routing, hp.n_experts)
     if stated.gguf:
         number = stated.count("", "expert_gating_func", 2)
         scoring = _SCORING.get(number, str(number))
@@ -194,18 +217,35 @@ def _routing(stated: Stated, used: int) -> Routing:
         scoring = stated.value("scoring_func", "") or "sigmoid"
     if scoring not in _SCORING.values():
         raise stated.refused("the router's scoring function", scoring)
-    return Routing(
+    kind = "" if stated.gguf else str(stated.value("model_type", ""))
+    groups, groups_used, scale = _ROUTING.get(kind, (1, 1, 1.0))
+    routing = Routing(
         scoring,
-        used,
-        max(1, stated.count("n_group", "expert_group_count", 1)),
-        max(1, stated.count("topk_group", "expert_group_used_count", 1)),
+        hp.n_experts_used,
+        max(1, stated.count("n_group", "expert_group_count", groups)),
+        max(1, stated.count("topk_group", "expert_group_used_count", groups_used)),
         stated.flag("norm_topk_prob", "expert_weights_norm", True),
-        stated.number("routed_scaling_factor", "expert_weights_scale", 1.0),
+        stated.number("routed_scaling_factor", "expert_weights_scale", scale),
     )
+    return _possible(stated, routing, hp.n_experts)
+
+
+def _possible(stated: Stated, routing: Routing, n_experts: int) -> Routing:
+    """The routing itself. Raises CorruptError for one that no router can carry out."""
+    groups, per_group = routing.groups, n_experts // routing.groups
+    if n_experts % groups or (groups > 1 and per_group < 2):
+        raise stated.refused(f"the number of groups {n_experts} experts are in", groups)
+    if routing.groups_used > groups:
+        raise stated.refused(f"the number of groups in use, of {groups},", routing.groups_used)
+    if not 1 <= routing.used <= routing.groups_used * per_group:
+        raise stated.refused(f"the number of experts per token, of {n_experts},", routing.used)
+    return routing
 
 
 def _rope(stated: Stated, dim: int, latent: bool) -> RopeSettings:
     theta = stated.ckpt.hparams.rope_theta
+    if dim % 2 or theta <= 1:
+        raise stated.refused("the number of rotated values in a head, and the base of their angles,", (dim, theta))
     # Stored as pairs of neighbours in DeepSeek's releases and in GGUF; `rope_interleave` says otherwise in HF alone.
     pairs = "adjacent" if latent and stated.flag("rope_interleave", "", True) else "halves"
     if stated.gguf:

@@ -7,9 +7,10 @@ from typing import Final, Literal
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.codecs import CODECS
-from mtptools.errors import InputError, MissingRoleError, UsageError
+from mtptools.errors import CodecError, InputError, MissingRoleError, UsageError
 from mtptools.families import Role
 from mtptools.head import Found, Head, find_trunk, head_names, not_a_head
+from mtptools.hparams import text_config
 from mtptools.ops.donor import complete_head, doubts, require_shapes
 from mtptools.ops.exact import statement
 from mtptools.ops.gguf_metadata import FILE_TYPES, KEYS, whole_metadata
@@ -68,8 +69,32 @@ def _require_known(source: Checkpoint, outtype: str) -> None:
             where=source.path,
             hint=f"--head-only converts its head; converted whole are {', '.join(KEYS)}",
         )
+    _require_expressible(source)
     if outtype not in FILE_TYPES:
         raise UsageError(f"no file of type {outtype} can be written", hint=f"one of {', '.join(FILE_TYPES)}")
+
+
+def _require_expressible(source: Checkpoint) -> None:
+    """Raises CodecError for settings that a GGUF would lose: the file would mean another model."""
+    text = text_config(source.config)
+    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    rope = rope if isinstance(rope, dict) else {}
+    latent = source.hparams.kv_lora_rank > 0
+    said = {
+        "rope_interleave = false": latent and text.get("rope_interleave") is False,
+        "norm_topk_prob = false": source.family.name == "qwen3next" and text.get("norm_topk_prob") is False,
+        "attention_factor of yarn": rope.get("attention_factor") is not None,
+        "mscale_all_dim of yarn other than mscale": latent
+        and rope.get("mscale_all_dim") is not None
+        and rope.get("mscale_all_dim") != rope.get("mscale"),
+    }
+    lost = [what for what, there in said.items() if there]
+    if lost:
+        raise CodecError(
+            f"a GGUF would lose {', '.join(lost)}: llama.cpp would run another model",
+            where=source.path,
+            hint="--head-only converts its head",
+        )
 
 
 def _heads(source: Checkpoint) -> list[Head]:
