@@ -35,7 +35,7 @@ DECODER_FLAGS = (
 @click.argument("path", type=PATH)
 @click.option("--parity", is_flag=True, help="Decode: parity, acceptance and controls (L2 to L4).")
 @click.option("--k", "k", default="1,2,3", show_default=True, help="Tokens drafted per step.")
-@click.option("--tokens", default=64, show_default=True, type=click.IntRange(2, 100_000), help="Tokens per prompt.")
+@click.option("--tokens", default=64, show_default=True, type=click.IntRange(3, 100_000), help="Tokens per prompt.")
 @click.option("--prompts", type=PATH, help="Text, one prompt a line, or JSONL. [default: a built-in set]")
 @click.option("--limit", type=click.IntRange(1), help="Use the first N prompts.")
 @click.option("--trunk", type=PATH, help="The trunk it was made from: compare bytes.")

@@ -44,6 +44,13 @@ def parse_ks(text: str) -> tuple[int, ...]:
     return tuple(sorted(ks))
 
 
+def _require_torch() -> None:
+    try:
+        import torch  # noqa: F401  # only to say clearly what is missing
+    except ImportError as error:
+        raise MissingExtraError(error.name or "torch", "decoder", "decoding") from error
+
+
 def load(
     ckpt: Checkpoint,
     head: Checkpoint | None,
@@ -60,17 +67,14 @@ def load(
     reason = undecodable(ckpt)
     if reason:
         raise NoDecoderError(reason, where=ckpt.path, hint="mtptools verify without --parity checks what can be")
-    try:
-        import torch
+    _require_torch()
+    import torch
 
-        from mtptools.decoder.load import load_model
-        from mtptools.decoder.mtp_head import HeadWiring
-    except ImportError as error:
-        raise MissingExtraError(error.name or "torch", "decoder", "decoding") from error
-    stated = (head or ckpt).family.wiring
-    if stated.tap == "streams" and {"tap", "recycle"} & set(wiring or ()):
+    from mtptools.decoder.load import family_wiring, load_model
+
+    own = family_wiring(head or ckpt)
+    if own.tap == "streams" and {"tap", "recycle"} & set(wiring or ()):
         raise UsageError("the head takes streams: there is one tap, and one state to go on from", hint="leave it out")
-    own = HeadWiring(stated.concat, stated.tap, stated.recycle, stated.mask_first, stated.recurrence)
     if threads is None and ckpt.nbytes < SMALL_MODEL:
         threads = 1
     if threads is not None:
@@ -125,14 +129,19 @@ def run(
         return out
     texts = (load_prompts(prompts) if prompts is not None else builtin_prompts())[:limit]
     where = (device, dtype, threads, wiring)
-    model = load(ckpt, head, *where)
-    from mtptools.decoder.run import SAMPLED, SAMPLED_PROMPTS, measure, verify_model
-    from mtptools.decoder.sampling import GREEDY
+    if sampling is not None and sampling.is_plain:
+        raise UsageError("at temperature 0 these sampling options change nothing", hint="--temperature 0.8 --seed 1")
+    _require_torch()
     from mtptools.decoder.tokenizer import load_tokenizer
 
+    # What can be wrong with little is found out before weights are loaded.
     tokenizer = load_tokenizer(ckpt, ckpt.hparams.vocab_size)
     ids = [tokenizer.encode(text) for text in texts]
     before = read_baseline(baseline, ks, tokens, ids) if baseline is not None else None
+    model = load(ckpt, head, *where)
+    from mtptools.decoder.run import SAMPLED, SAMPLED_PROMPTS, measure, verify_model
+    from mtptools.decoder.sampling import GREEDY
+
     modes = ("fast", "serial") if serial else ("fast",)
     samplings, sampled_prompts = (GREEDY, SAMPLED), SAMPLED_PROMPTS
     if sampling is not None:

@@ -129,8 +129,9 @@ def first_hits(
     """
     states = _states(trace).tap(head.wiring.tap) if tapped is None else tapped
     text = trace.prompt + trace.tokens
-    slots = len(text) - 1 - draft
-    if slots < len(trace.prompt):
+    first = max(0, len(trace.prompt) - draft)  # slot i predicts token i + draft + 1
+    wanted = text[first + draft + 1 :]
+    if not wanted:
         return np.zeros(0, dtype=np.bool_)
     post, state = states, states
     for layer in range(draft):
@@ -138,9 +139,9 @@ def first_hits(
         tokens = text[1 - lag + layer : 1 - lag + layer + rows]
         cache = head.layers[layer].block.new_cache()
         post, state = head.step(layer, state[:rows], tokens, cache, layer)
-    post = post[len(trace.prompt) - draft :]
+    post = post[first:]
     drafts: list[int] = []
     for start in range(0, post.shape[0], LOGIT_ROWS):
         rows_ = head.logits(post[start : start + LOGIT_ROWS], draft - 1).cpu().numpy()
         drafts += [int(row.argmax()) for row in rows_]
-    return np.asarray(np.array(drafts) == np.array(trace.tokens[1:]), dtype=np.bool_)
+    return np.asarray(np.array(drafts) == np.array(wanted), dtype=np.bool_)

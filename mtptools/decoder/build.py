@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import torch
 
@@ -17,10 +18,12 @@ from mtptools.decoder.parts import Part, Scope, WeightSource, fill
 from mtptools.decoder.rope import Rope
 from mtptools.decoder.settings import LayerKind, Settings
 from mtptools.decoder.trunk import Block, Layer, Mixer, Trunk
-from mtptools.errors import SystemFailure
+from mtptools.errors import CorruptError, SystemFailure
 from mtptools.hparams import HParams
 
 __all__ = ["Builder"]
+
+_VALIDATE: Final = "check the sizes in config.json or the GGUF's metadata: mtptools validate"
 
 
 class Builder:
@@ -44,6 +47,8 @@ class Builder:
         self.rope = Rope(settings.rope, device)
 
     def new(self, parts: Sequence[Part], shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        if 0 in shape:
+            raise CorruptError(f"a weight would have the shape {list(shape)}", where=self.source.where, hint=_VALIDATE)
         try:
             out = torch.empty(shape, dtype=dtype, device=self.device)
         except (RuntimeError, MemoryError) as error:
@@ -173,7 +178,8 @@ class Builder:
 
     def moe(self, scope: Scope) -> Moe:
         hp, routing = self.hp, self.settings.routing
-        assert routing is not None  # a family with such layers has it
+        if routing is None:
+            raise CorruptError("layers have experts, and their number is 0", where=self.source.where, hint=_VALIDATE)
         n, size, hidden = hp.n_experts, hp.moe_intermediate_size, hp.hidden_size
         switch = hp.shared_expert_intermediate_size
         shared = switch or hp.n_shared_experts * size

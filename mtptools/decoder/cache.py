@@ -19,6 +19,8 @@ __all__ = ["CHUNK", "Cache", "KVCache", "LayerCache", "RecurrentCache", "Recurre
 CHUNK: Final = 64
 """Keys per attention chunk. Fixed, so that no decoding mode sees another chunk boundary."""
 
+_HALF_MAX: Final = 65504.0
+
 
 class LayerCache(Protocol):
     """One layer's memory."""
@@ -50,6 +52,8 @@ class KVCache:
     def append(self, rows: Tensor) -> None:
         """Write rows [rows, n_kv_heads, width], keys before values, after the last one."""
         rows = rows.to(self.dtype)
+        if self.dtype == torch.float16:  # a slot that is forgotten and masked must still be finite
+            rows = rows.clamp(-_HALF_MAX, _HALF_MAX)
         done = 0
         while done < rows.shape[0]:
             chunk, slot = divmod(self.length, CHUNK)

@@ -40,7 +40,7 @@ class Control:
 
     plausible  whether a head so changed could be the intended one; if not, it is no diagnosis
     must_hurt  False for a variant tried only as a diagnosis: RMSNorm's output scale hardly matters to some heads
-    draft      number of the draft it is about; a head that is not so deep has no such control
+    draft      number of the draft it is about; where no layer of its own makes that one there is no such control
     """
 
     name: str
@@ -139,13 +139,21 @@ def run_controls(head: Head, traces: Sequence[Trace]) -> list[ControlResult]:
     if not any(len(trace.tokens) > 1 for trace in traces):
         return results
     for control in CONTROLS:
-        if control.draft > head.depth:
+        if control.draft > 1 and not _goes_on(head, control.draft):
             continue
         if control.draft not in bases:
             bases[control.draft] = np.concatenate([first_hits(head, trace, draft=control.draft) for trace in traces])
+        if not bases[control.draft].size:
+            continue
         hits = np.concatenate([control.hits(head, trace) for trace in traces])
         results.append(_judged(control, head, bases[control.draft], hits))
     return results
+
+
+def _goes_on(head: Head, draft: int) -> bool:
+    """Does a layer of its own make that draft, from a state that could be recycled otherwise?"""
+    wiring = head.wiring
+    return draft <= head.depth and wiring.recurrence != "first" and wiring.recycle != "streams"
 
 
 def _judged(control: Control, head: Head, base: NDArray[np.bool_], hits: NDArray[np.bool_]) -> ControlResult:

@@ -60,6 +60,11 @@ class LatentAttention:
             yield "query up", self.weights.query_up
         yield "mixer output", self.weights.out
 
+    def products(self) -> Iterator[tuple[str, Tensor]]:
+        """(what, weight [heads, N, K]) of every product by head."""
+        yield "key up", self.weights.key_up
+        yield "value up", self.weights.value_up
+
     def new_cache(self) -> KVCache:
         rank = self.weights.norm.shape[0]
         return KVCache(1, rank + self.rope.dim, 0, self.weights.down.dtype, self.arithmetic.device, shared=rank)

@@ -20,7 +20,7 @@ from mtptools.decoder.weights_gguf import GgufWeights
 from mtptools.decoder.weights_hf import HfWeights
 from mtptools.errors import IncompatibleError, InputError, NoDecoderError, SystemFailure, UsageError
 
-__all__ = ["load_model"]
+__all__ = ["family_wiring", "load_model"]
 
 
 def load_model(
@@ -36,7 +36,7 @@ def load_model(
     """Load a trunk and its head.
 
     head    another checkpoint (sidecar or donor) to take the head from; embeddings and output stay the trunk's
-    wiring  how the head is connected; the default is Qwen's
+    wiring  how the head is connected; None: as its family says
     packed  leave matrices as they are stored and decode them at every use: far slower, the same bits; None: where
             the weights would not fit in memory otherwise
     check   run the start-up self-test of exact arithmetic on every weight shape
@@ -70,12 +70,18 @@ def load_model(
             loader = trunk_loader
             if head is not None:
                 loader = _builder(head_source, head, target, DTYPES[dtype], packed)
-            built = loader.head(trunk, wiring or HeadWiring())
+            built = loader.head(trunk, wiring or family_wiring(holder))
             _check_claimed(head_source, "head")
         model = Model(holder.path, ckpt.hparams, trunk, built, holder.hparams.depth, DTYPES[dtype], trunk.arithmetic)
         if check:
             self_test(model)
     return model
+
+
+def family_wiring(ckpt: Checkpoint) -> HeadWiring:
+    """How heads of a checkpoint's family are connected."""
+    stated = ckpt.family.wiring
+    return HeadWiring(stated.concat, stated.tap, stated.recycle, stated.mask_first, stated.recurrence)
 
 
 def _check_known(ckpt: Checkpoint) -> None:

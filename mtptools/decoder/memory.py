@@ -11,6 +11,7 @@ import torch
 from mtptools.checkpoint import Checkpoint
 from mtptools.errors import MtpToolsError, SystemFailure
 from mtptools.quantized import COMPANIONS, values_of
+from mtptools.tensors import Tensor
 
 __all__ = ["DTYPES", "fits", "memory_needed"]
 
@@ -22,7 +23,16 @@ _NOT_TEXT: Final = ("model.visual.", "visual.", "v.", "mm.")
 def memory_needed(ckpt: Checkpoint, dtype: str) -> int:
     """Bytes of a checkpoint's text weights in `dtype`; caches and temporaries come on top."""
     size = DTYPES[dtype].itemsize
-    return sum(_values(ckpt, name) * size for name in ckpt if not name.startswith(_NOT_TEXT))
+    return sum(_values(ckpt, name) * size for name in ckpt if _is_text(name))
+
+
+def _is_text(name: str) -> bool:
+    return not name.startswith(_NOT_TEXT)
+
+
+def _stacked(tensor: Tensor) -> int:
+    """Experts are decoded one at a time."""
+    return max(tensor.shape[0], 1) if len(tensor.shape) == 3 else 1
 
 
 def _values(ckpt: Checkpoint, name: str) -> int:
@@ -46,7 +56,8 @@ def fits(ckpt: Checkpoint, head: Checkpoint | None, device: torch.device, dtype:
     sources = [one for one in (ckpt, head) if one is not None]
     if free is None or sum(memory_needed(one, dtype) for one in sources) <= free:
         return True
-    largest = max((_values(one, name) for one in sources for name in one), default=0) * DTYPES[dtype].itemsize
+    matrices = (_values(one, name) // _stacked(one[name]) for one in sources for name in one if _is_text(name))
+    largest = max(matrices, default=0) * DTYPES[dtype].itemsize
     if 2 * largest > free:
         raise SystemFailure(
             f"the largest matrix takes {largest / 2**30:.1f} GiB as {dtype}, {free / 2**30:.1f} GiB are free",

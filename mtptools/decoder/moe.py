@@ -115,9 +115,10 @@ class Moe:
             for rank, expert in enumerate(experts):
                 groups.setdefault(int(expert), []).append((row, rank))
         parts: dict[tuple[int, int], Tensor] = {}
+        every = list(range(x.shape[0]))
         for expert, places in groups.items():
             rows = [row for row, _ in places]
-            inputs = x if len(rows) == x.shape[0] else x[rows]
+            inputs = x if rows == every else x[rows]
             out = _gated(ops, inputs, weights.gate_up[expert], weights.down[expert], self.routing.limit)
             parts.update(zip(places, each_row(out), strict=True))
         mixed = []

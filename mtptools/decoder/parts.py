@@ -84,7 +84,7 @@ class WeightSource(Protocol):
         """One under the other. "expert_gate_up": gate 0, up 0, gate 1, up 1 …; "expert_down": down 0, down 1 …"""
 
     def leftover(self, kind: str) -> list[str]:
-        """Names of layer tensors, of the trunk ("layer") or the head ("head"), that were never asked for."""
+        """Names of text tensors, of the trunk ("layer") or the head ("head"), that were never asked for."""
 
 
 def fill(out: torch.Tensor, parts: Sequence[Part], where: object) -> None:

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from mtptools.decoder.settings import Routing
 
-__all__ = ["choose_experts", "weigh_experts"]
+__all__ = ["choose_experts", "scores", "weigh_experts"]
 
 _SMALLEST: Final = 1e-20
 """Added to a sum of weights before dividing by it, as the source does."""

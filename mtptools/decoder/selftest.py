@@ -55,6 +55,8 @@ def self_test(model: Model) -> None:
         cache = mixer.new_cache()
         if isinstance(layer, HyperBlock):
             _check_streams(layer, model.dtype)
+        for name, weight in mixer.products() if hasattr(mixer, "products") else ():
+            _check_heads(ops, name, weight)
         if not isinstance(cache, KVCache):
             continue
         heads = mixer.n_heads
@@ -89,6 +91,21 @@ def _check_streams(layer: HyperBlock, dtype: torch.dtype) -> None:
         if not torch.equal(mixer.forward(x[row : row + 1], cache, row)[0], together[row]):
             raise _moved(f"attention over windows of {ratio} tokens on {ops.device}", f"token {row}")
     _PASSED.add(shape)
+
+
+def _check_heads(ops: Arithmetic, name: str, weight: Tensor) -> None:
+    """Products of each head with a weight [heads, N, K] of its own."""
+    heads, _, width = weight.shape
+    key = (tuple(weight.shape), weight.dtype, weight.device, torch.get_num_threads(), ops.tile, ops.wide_tile)
+    if key in _PASSED:
+        return
+
+    def product(x: Tensor) -> Tensor:
+        return ops.per_head(x.view(-1, heads, width), weight)
+
+    what = f"{name} {list(weight.shape)} {str(weight.dtype).removeprefix('torch.')} on {weight.device}"
+    check_rows(product, heads * width, what, weight.device, weight.numel())
+    _PASSED.add(key)
 
 
 def _times(product: Callable[[Tensor, Tensor], Tensor], weight: Tensor, x: Tensor) -> Tensor:

@@ -152,6 +152,7 @@ def read_settings(ckpt: Checkpoint) -> Settings:
     stated, hp = Stated(ckpt), ckpt.hparams
     mixers = _MIXERS[hp.family]
     _require_formulas(stated, "latent" in mixers.values())
+    _require_sizes(stated, set(mixers.values()) or {"attention"})
     layers = tuple(
         LayerKind(mixers.get(kind, "attention"), "moe" if kind == "moe" or hp.family in _MOE_EVERYWHERE else "dense")
         for kind in hp.layer_types
@@ -186,6 +187,17 @@ def _require_formulas(stated: Stated, latent: bool) -> None:
             )
 
 
+def _require_sizes(stated: Stated, mixers: set[str]) -> None:
+    """Heads must be there, and divide evenly."""
+    hp = stated.ckpt.hparams
+    shared = {"attention": ("heads", hp.n_heads, hp.n_kv_heads), "latent": ("heads", hp.n_heads, 1)}
+    shared["deltanet"] = ("DeltaNet heads", hp.linear_v_heads, hp.linear_k_heads)
+    for mixer in mixers:
+        what, many, few = shared[mixer]
+        if not few or not many or many % few:
+            raise stated.refused(f"the number of {what}, {many} that share {few},", (many, few))
+
+
 def _extras(family: str, stated: Stated) -> tuple[bool | None, bool | None]:
     """(biases, qk_norm)"""
     if family in _GATED:
@@ -211,7 +223,8 @@ def _routing(stated: Stated) -> Routing:
         routing = Routing("softmax", hp.n_experts_used, normalized=not told or stated.flag("norm_topk_prob", "", True))
         return _possible(stated, routing, hp.n_experts)
     if stated.gguf:
-        number = stated.count("", "expert_gating_func", 2)
+        # llama.cpp takes softmax for a DeepSeek file that does not say, which no head's family means.
+        number = stated.count("", "expert_gating_func", 0 if hp.family == "deepseek_v3" else 2)
         scoring = _SCORING.get(number, str(number))
     else:
         scoring = stated.value("scoring_func", "") or "sigmoid"
@@ -224,8 +237,8 @@ def _routing(stated: Stated) -> Routing:
         hp.n_experts_used,
         max(1, stated.count("n_group", "expert_group_count", groups)),
         max(1, stated.count("topk_group", "expert_group_used_count", groups_used)),
-        stated.flag("norm_topk_prob", "expert_weights_norm", True),
-        stated.number("routed_scaling_factor", "expert_weights_scale", scale),
+        stated.flag("norm_topk_prob", "expert_weights_norm", not stated.gguf),  # llama.cpp: false where it is not said
+        stated.number("routed_scaling_factor", "expert_weights_scale", scale) or 1.0,  # 0 is no scale in llama.cpp
     )
     return _possible(stated, routing, hp.n_experts)
 
@@ -276,6 +289,8 @@ def _rope(stated: Stated, dim: int, latent: bool) -> RopeSettings:
     )
     if not yarn.original:
         raise stated.refused("the original context length of yarn", yarn.original)
+    if not 0 < yarn.slow <= yarn.fast:
+        raise stated.refused("beta_slow, beta_fast of yarn", (yarn.slow, yarn.fast))
     everywhere = stated.number(f"{at}.mscale_all_dim", "rope.scaling.yarn_log_multiplier", 0.0)
     if stated.gguf:
         everywhere *= 10  # the converter writes a tenth of it for deepseek2

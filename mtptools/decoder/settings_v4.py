@@ -5,6 +5,7 @@ Sources: transformers 5.23, `DeepseekV4Config`; llama.cpp's `src/models/deepseek
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -57,6 +58,10 @@ def read_v4(ckpt: Checkpoint) -> V4Settings:
     stated, hp = Stated(ckpt), ckpt.hparams
     if hp.hc_mult < 2:
         raise stated.refused("hc_mult, the number of streams,", hp.hc_mult)
+    if not hp.o_groups or hp.n_heads % hp.o_groups:
+        raise stated.refused(f"o_groups, of {hp.n_heads} heads,", hp.o_groups)
+    if hp.qk_rope_head_dim % 2 or not 0 < hp.qk_rope_head_dim <= hp.head_dim:
+        raise stated.refused(f"the number of rotated values in a head of {hp.head_dim}", hp.qk_rope_head_dim)
     hyper = HyperSettings(
         hp.hc_mult,
         stated.count("hc_sinkhorn_iters", "hyper_connection.sinkhorn_iterations", 20),
@@ -88,6 +93,8 @@ def _ratios(stated: Stated, n_layers: int) -> tuple[int, ...]:
     if any(value[n_layers:]):
         raise _unknown(stated, f"compress_ratios gives the head {value[n_layers:]}; the decoder knows 0 there")
     rates = stated.value("compress_rates", "") or {}
+    if not isinstance(rates, Mapping):
+        raise stated.refused("compress_rates", rates)
     if any(rates.get(kind, ratio) != ratio for kind, ratio in _KINDS.items()):
         raise _unknown(stated, f"compress_rates is {rates}; the decoder knows windows of {CSA} and {HCA}")
     return tuple(value[:n_layers])

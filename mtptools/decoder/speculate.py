@@ -34,6 +34,7 @@ from mtptools.errors import UsageError
 
 __all__ = ["ACCEPTANCE_RULES", "PREFILL", "decode_plain", "decode_speculative", "prefill"]
 
+MODES: Final = ("fast", "serial")
 ACCEPTANCE_RULES: Final = ("match", "rejection")
 
 PREFILL: Final = 256
@@ -190,6 +191,8 @@ def decode_speculative(
             f"no acceptance rule {acceptance!r} with drafts by {draft!r}",
             hint=f"rules: {', '.join(ACCEPTANCE_RULES)}; drafts: {', '.join(DRAFT_CHOICES)}",
         )
+    if mode not in MODES:
+        raise UsageError(f"no such way to verify drafts: {mode!r}", hint=f"one of: {', '.join(MODES)}")
     head, drawn = model.require_head(), acceptance == "rejection"
     trace = Trace(list(ids), n)
     writer = _Writer(model, trace, n, sampling, keep_logits, stop, on_tokens, acceptance)

@@ -122,7 +122,7 @@ class GgufWeights:
     def leftover(self, kind: str) -> list[str]:
         def belongs(name: str) -> bool:
             if not name.startswith("blk."):
-                return kind == "layer" and name == "rope_freqs.weight"
+                return kind == "layer" and name not in GGUF_STREAMS.values()
             number = name.split(".", 2)[1]
             return (kind == "layer") == (number.isdecimal() and int(number) < self.hparams.n_layers)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -144,12 +143,12 @@ class HfWeights:
         return parts
 
     def leftover(self, kind: str) -> list[str]:
-        layer = re.compile(re.escape(f"{self.trunk_prefix}layers.") + r"(\d+)\.")
+        heads = self.head_prefixes or ("mtp.",)
+        tied = self.names.output if self.hparams.tie_embeddings else ()  # releases may ship the copy all the same
 
         def belongs(name: str) -> bool:
-            if name.startswith(self.head_prefixes or ("mtp.",)):
+            if name.startswith(heads):
                 return kind == "head"
-            match = layer.match(name)
-            return kind == "layer" and match is not None and int(match[1]) < self.hparams.n_layers
+            return kind == "layer" and name not in tied and not name.startswith(self.ckpt.family.hf_ignored)
 
         return [n for n in self.ckpt if belongs(n) and n not in self.used and not n.endswith(_UNUSED)]

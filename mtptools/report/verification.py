@@ -100,6 +100,8 @@ class Verification:
         assert self.decoder is not None
         out = []
         first = self.decoder.acceptance[0]
+        if not sum(first.drafted):
+            return ["L3 acceptance: nothing was drafted: decode more --tokens"]
         if first.per_position[0] < self.threshold.absolute:
             out.append(
                 f"L3 acceptance: {first.per_position[0]:.1%} of first drafts, at least "

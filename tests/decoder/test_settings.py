@@ -10,9 +10,13 @@ import pytest
 
 from fixtures import random_models
 from mtptools.checkpoint import Checkpoint, open_checkpoint
+from mtptools.containers.gguf_values import scalar_value
+from mtptools.decoder.load import load_model
 from mtptools.decoder.settings import read_settings
 from mtptools.errors import CodecError, CorruptError, InputError
 from mtptools.ops.convert_gguf import convert_gguf
+from mtptools.writer import write
+from tests import rewrite
 
 YARN = {"type": "yarn", "factor": 2, "original_max_position_embeddings": 64}
 
@@ -102,3 +106,37 @@ def test_routers_of_qwen35_always_normalize(edited: Any) -> None:
 def test_what_a_gguf_would_lose_is_not_converted(edited: Any, kind: str, changes: dict[str, Any], what: str) -> None:
     with pytest.raises(CodecError, match=what):
         convert_gguf(edited(kind, **changes), "x.gguf", outtype="F32")
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("deepseekv3", {"n_routed_experts": 0}),
+        ("glm4moe", {"num_attention_heads": 0}),
+        ("glm4moe", {"num_key_value_heads": 0}),
+        ("glm4moe", {"num_key_value_heads": 3}),
+        ("glm4moe", {"hidden_size": 0}),
+        ("qwen35", {"linear_num_key_heads": 0}),
+        ("qwen35", {"linear_conv_kernel_dim": 0}),
+        ("deepseekv3", {"rope_scaling": {**YARN, "beta_fast": 0}}),
+    ],
+    ids=str,
+)
+def test_sizes_that_cannot_be(edited: Any, kind: str, changes: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as caught:
+        load_model(edited(kind, **changes), check=False)
+    assert caught.value.where
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(("key", "value", "wanted"), [("norm", None, False), ("norm", True, True), ("scale", 0.0, 1.0)])
+def test_what_a_gguf_leaves_out(key: str, value: object, wanted: object, tmp_path: Path) -> None:
+    """llama.cpp: weights are not normalized unless it is said, and a scale of 0 is none (llama-graph.cpp)."""
+    random_models.build("deepseekv3", tmp_path / "hf")
+    made = tmp_path / "made.gguf"
+    write(convert_gguf(open_checkpoint(tmp_path / "hf"), made.name, outtype="F32"), made)
+    said = None if value is None else scalar_value("bool" if key == "norm" else "f32", value)  # type: ignore[arg-type]
+    file = rewrite.gguf(made, tmp_path / "x.gguf", metadata={f"deepseek2.expert_weights_{key}": said})
+    found = read_settings(open_checkpoint(file)).routing
+    assert found is not None
+    assert (found.normalized if key == "norm" else found.scale) == wanted
