@@ -51,6 +51,10 @@ def read_prompts(path: Path | None) -> list[Prompt]:
     try:
         data = path.read_bytes()
         text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8-sig")
+    except FileNotFoundError as error:
+        raise InputError(
+            "no such file of prompts", where=path, hint="leave --prompts out for a built-in set"
+        ) from error
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"cannot read prompts: {error}", where=path, hint=_HINT) from error
     except UnicodeDecodeError as error:

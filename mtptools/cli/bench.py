@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,7 @@ import click
 from mtptools.cli.options import PATH, examples, output_options, wiring_options
 from mtptools.cli.output import emit, note, status
 
-__all__ = ["command", "ranges"]
-
-
-def ranges(text: str) -> str:
-    """ "1..4,8" as "1,2,3,4,8"; what is no range is left for `parse_ks` to refuse."""
-    return re.sub(r"\b(\d\d?)\.\.(\d\d?)\b", lambda m: ",".join(map(str, range(int(m[1]), int(m[2]) + 1))), text)
+__all__ = ["command"]
 
 
 @click.command(
@@ -65,7 +59,7 @@ def command(
     from mtptools.prompts import read_prompts, spread
     from mtptools.report.bench import render, to_json
 
-    ks = parse_ks(ranges(k))
+    ks = parse_ks(k)
     if picture is not None:
         from mtptools.report.plot import check_plot, plot
 

@@ -74,6 +74,8 @@ def command(
     if not k and (acceptance or draft):
         name = "acceptance" if acceptance else "draft"
         raise UsageError(f"--{name} is about drafts, and nothing is drafted", hint="add --k 3")
+    if not k and wiring:
+        raise UsageError("how the head is connected matters to drafts, and nothing is drafted", hint="add --k 3")
     ckpt = open_checkpoint(path)
     model = load(ckpt, open_checkpoint(head) if head else None, device, dtype, threads, wiring)
     from mtptools.decoder.acceptance import total
@@ -83,7 +85,7 @@ def command(
 
     tokenizer = load_tokenizer(ckpt, ckpt.hparams.vocab_size)
     ids, stream = tokenizer.encode(prompt), tokenizer.stream()
-    show = not (as_json or quiet)
+    show = not as_json  # the text is what was asked for: --quiet leaves out the note
 
     def on_tokens(new: list[int]) -> None:
         if show:
@@ -110,6 +112,9 @@ def command(
     summary = f"{len(trace.tokens)} tokens, {trace.tokens_per_second:.1f} tokens/s"
     if k:
         counts = total(k, [trace.drafts])
+    if k and not trace.drafts.drafted:
+        summary += ", nothing drafted"
+    elif k:
         positions = " ".join(f"{value:.0%}" for value in counts.per_position)
         summary += f", accepted {counts.rate:.0%} of drafts (by position {positions}), mean length "
         summary += f"{counts.mean_length:.2f}" + ("" if chain.is_plain else f" (draft {choice}, acceptance {rule})")

@@ -103,7 +103,7 @@ def main(argv: list[str] | None = None) -> Any:
     except (KeyboardInterrupt, click.Abort):
         click.echo("stopped: inputs are untouched, nothing half-written is left", err=True)
         code = 130
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader has what it wanted
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except MemoryError:

@@ -55,7 +55,7 @@ def _whole(text: str) -> str:
 
 def _shown(text: str) -> str:
     """`text` with a question mark for every character that the encoding of standard output lacks."""
-    encoding = sys.stdout.encoding or "utf-8"
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"  # no stdout at all: closed by the shell
     text = _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
     return text.encode(encoding, "replace").decode(encoding)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mtptools.checkpoint import Checkpoint, open_checkpoint
 from mtptools.cli.output import progress, status
 from mtptools.decoder import undecodable
-from mtptools.errors import InputError, MissingExtraError, NoDecoderError, UsageError
+from mtptools.errors import CodecError, IncompatibleError, InputError, MissingExtraError, NoDecoderError, UsageError
 from mtptools.families.runtimes import RUNTIMES
 from mtptools.head import is_sidecar
 from mtptools.ops.lineage import lineage
@@ -29,19 +30,21 @@ __all__ = ["after_graft", "load", "parse_ks", "run", "static_check", "with_break
 
 SMALL_MODEL: Final = 200_000_000  # bytes
 DEFAULT_TOKENS: Final = 64
+MOST: Final = 64
 DEFAULT_KS: Final = (1, 2, 3)
 Record = tuple[bool, dict[str, Any], str]
 
 
 def parse_ks(text: str) -> tuple[int, ...]:
-    """ "1,2,3" as numbers. Raises UsageError."""
-    try:
-        ks = tuple(dict.fromkeys(int(part) for part in text.split(",")))
-    except ValueError:
-        ks = ()
-    if not ks or min(ks) < 1 or max(ks) > 64:
-        raise UsageError(f"{text!r} is not a list of draft lengths", where="--k", hint="--k 1,2,3 (1 to 64)")
-    return tuple(sorted(ks))
+    """ "1,2,3" or "1..3" as numbers. Raises UsageError."""
+    ks: tuple[int, ...] = ()
+    with contextlib.suppress(ValueError):
+        for part in text.split(","):
+            first, dots, last = part.partition("..")
+            ks += tuple(range(int(first), min(int(last), MOST + 1) + 1)) if dots else (int(first),)
+    if not ks or min(ks) < 1 or max(ks) > MOST:
+        raise UsageError(f"{text!r} is not a list of draft lengths", where="--k", hint="--k 1,2,3 or 1..8 (1 to 64)")
+    return tuple(sorted(set(ks)))
 
 
 def _require_torch() -> None:
@@ -127,8 +130,54 @@ def run(
         out.not_run = undecodable(ckpt)
     if not parity or out.not_run:
         return out
+    if donor is not None and donor.family.name != ckpt.family.name:
+        what = f"family: {ckpt.family.name}, donor {donor.family.name}"
+        raise IncompatibleError("the donor is another model", [what], where=donor.path, hint="take its own donor")
+    try:
+        _decode(
+            out,
+            ckpt,
+            donor=donor,
+            head=head,
+            baseline=baseline,
+            ks=ks,
+            tokens=tokens,
+            prompts=prompts,
+            limit=limit,
+            serial=serial,
+            controls=controls,
+            where=(device, dtype, threads, wiring),
+            sampling=sampling,
+            probe=probe,
+            quiet=quiet,
+        )
+    except (InputError, CodecError) as error:
+        if out.static.ok:
+            raise
+        out.not_run = str(error)  # what L1 found goes before: it says more
+    return out
+
+
+def _decode(
+    out: Verification,
+    ckpt: Checkpoint,
+    *,
+    donor: Checkpoint | None,
+    head: Checkpoint | None,
+    baseline: Path | None,
+    ks: Sequence[int],
+    tokens: int,
+    prompts: Path | None,
+    limit: int | None,
+    serial: bool,
+    controls: bool,
+    where: tuple[str, str, int | None, Mapping[str, Any] | None],
+    sampling: Sampling | None,
+    probe: bool,
+    quiet: bool,
+) -> None:
+    """L2 to L4, into `out`."""
     texts = (load_prompts(prompts) if prompts is not None else builtin_prompts())[:limit]
-    where = (device, dtype, threads, wiring)
     if sampling is not None and sampling.is_plain:
         raise UsageError("at temperature 0 these sampling options change nothing", hint="--temperature 0.8 --seed 1")
     _require_torch()
@@ -168,7 +217,6 @@ def run(
         out.baseline = donor.path.name
     if before is not None and baseline is not None:
         out.baseline, out.baseline_acceptance = baseline.name, before
-    return out
 
 
 def read_baseline(path: Path, ks: Sequence[int], tokens: int, prompts: Sequence[Sequence[int]]) -> list[Acceptance]:
@@ -190,8 +238,10 @@ def read_baseline(path: Path, ks: Sequence[int], tokens: int, prompts: Sequence[
             for row in report["acceptance"]
         }
         same = (report["tokens"], report["prompts_digest"]) == (tokens, digest_prompts(prompts))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"not a report with acceptance in it ({error})", where=path, hint=hint) from error
+    except OSError as error:
+        raise InputError(f"cannot read the report: {error.strerror or error}", where=path, hint=hint) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError("not a report with acceptance in it", where=path, hint=hint) from error
     if not same:
         raise InputError("the report was made with other prompts or another --tokens", where=path, hint=hint)
     missing = [k for k in ks if k not in rows or not rows[k].steps]

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from mtptools.decoder.acceptance import Acceptance, total
 from mtptools.decoder.model import Model
-from mtptools.decoder.optimum import Cost, Optimum, fit_cost, optimum
 from mtptools.decoder.parity import Parity, compare
 from mtptools.decoder.report import digest_prompts, fingerprint
 from mtptools.decoder.speculate import decode_plain, decode_speculative
@@ -136,25 +135,21 @@ class Bench:
     def gains(self, category: str | None = None) -> list[Gain]:
         return [self.gain(k, category) for k in self.ks]
 
-    def cost(self) -> Cost:
-        """Of a step, by k, over all prompts: it is the machine's, not the text's."""
-        return fit_cost({gain.k: gain.cost for gain in self.gains()})
-
-    def optimum(self, category: str | None = None) -> Optimum:
-        """The k that would be fastest, from the deepest k's acceptance and the cost of steps."""
-        return optimum(self.gain(max(self.ks), category).acceptance.conditional, self.cost())
+    def best(self, category: str | None = None) -> Gain | None:
+        """The fastest k of those measured; None where plain decoding is as fast as any."""
+        fastest = max(self.gains(category), key=lambda gain: gain.speedup)
+        return fastest if fastest.speedup > 1 else None
 
     def to_json(self) -> dict[str, Any]:
         def part(category: str | None) -> dict[str, Any]:
-            some = self.of(category)
+            some, best = self.of(category), self.best(category)
             return {
                 "prompts": len(some),
                 "plain_tokens_per_second": self.plain_tokens_per_second(category),
                 "acceptance": [gain.to_json() for gain in self.gains(category)],
-                "optimum": self.optimum(category).to_json(),
+                "best_k": best.k if best is not None else 0,
             }
 
-        cost = self.cost()
         return {
             "tokens": self.n_tokens,
             "k": list(self.ks),
@@ -162,7 +157,6 @@ class Bench:
             "prompts_digest": digest_prompts([one.prompt for one in self.prompts]),
             "prompt_tokens": sum(len(one.prompt) for one in self.prompts),
             "parity": {"equal": self.parity_ok, "arms": [result.to_json() for result in self.parity]},
-            "step_cost": {"fixed": cost.fixed, "per_draft": cost.per_draft},
             **part(None),
             "categories": {category: part(category) for category in self.categories},
             "per_prompt": [one.to_json() for one in self.prompts],

@@ -103,6 +103,8 @@ def _source(ckpt: Checkpoint) -> WeightSource:
 
 
 def _device(name: str) -> torch.device:
+    if name.split(":")[0] not in ("cpu", "cuda"):
+        raise UsageError(f"the decoder does not run on {name!r}", hint="--device cpu, or cuda, cuda:1 …")
     try:
         device = torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
         torch.empty(1, device=device)

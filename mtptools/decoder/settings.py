@@ -142,9 +142,9 @@ class Stated:
         return value
 
     def refused(self, key: str, value: object) -> CorruptError:
-        return CorruptError(
-            f"{key} is {value!r}, which cannot be", where=self.ckpt.path, hint="take the release's own file again"
-        )
+        said = "is not there" if value is None else f"is {value!r}, which cannot be"
+        file = "GGUF" if self.gguf else "config.json"
+        return CorruptError(f"{key} {said}", where=self.ckpt.path, hint=f"take the release's own {file} again")
 
 
 def read_settings(ckpt: Checkpoint) -> Settings:
@@ -175,8 +175,11 @@ _FIXED: Final = {"hidden_act": "silu", "use_sliding_window": False}
 """config.json keys that name another formula when they say anything else."""
 
 
+_FIXED_LATENT: Final = {"attention_bias": False, "topk_method": "noaux_tc", "moe_layer_freq": 1}
+
+
 def _require_formulas(stated: Stated, latent: bool) -> None:
-    fixed = {**_FIXED, "attention_bias": False} if latent else _FIXED
+    fixed = _FIXED | (_FIXED_LATENT if latent else {})
     for key, wanted in fixed.items():
         value = stated.value(key, "")
         if value is not None and value != wanted:
@@ -229,18 +232,26 @@ def _routing(stated: Stated) -> Routing:
     else:
         scoring = stated.value("scoring_func", "") or "sigmoid"
     if scoring not in _SCORING.values():
-        raise stated.refused("the router's scoring function", scoring)
+        raise stated.refused("the router's scoring function", None if scoring == "0" else scoring)
     kind = "" if stated.gguf else str(stated.value("model_type", ""))
     groups, groups_used, scale = _ROUTING.get(kind, (1, 1, 1.0))
     routing = Routing(
         scoring,
         hp.n_experts_used,
-        max(1, stated.count("n_group", "expert_group_count", groups)),
-        max(1, stated.count("topk_group", "expert_group_used_count", groups_used)),
+        stated.count("n_group", "expert_group_count", groups) or _alone(stated, "n_group"),
+        stated.count("topk_group", "expert_group_used_count", groups_used) or _alone(stated, "topk_group"),
         stated.flag("norm_topk_prob", "expert_weights_norm", not stated.gguf),  # llama.cpp: false where it is not said
-        stated.number("routed_scaling_factor", "expert_weights_scale", scale) or 1.0,  # 0 is no scale in llama.cpp
+        stated.number("routed_scaling_factor", "expert_weights_scale", scale)
+        or _alone(stated, "routed_scaling_factor"),
     )
     return _possible(stated, routing, hp.n_experts)
+
+
+def _alone(stated: Stated, key: str) -> int:
+    """1, which is what 0 means in a GGUF (no groups, no scale). Raises CorruptError for a 0 in config.json."""
+    if not stated.gguf:
+        raise stated.refused(key, 0)
+    return 1
 
 
 def _possible(stated: Stated, routing: Routing, n_experts: int) -> Routing:
@@ -257,8 +268,10 @@ def _possible(stated: Stated, routing: Routing, n_experts: int) -> Routing:
 
 def _rope(stated: Stated, dim: int, latent: bool) -> RopeSettings:
     theta = stated.ckpt.hparams.rope_theta
-    if dim % 2 or theta <= 1:
-        raise stated.refused("the number of rotated values in a head, and the base of their angles,", (dim, theta))
+    if dim % 2 or dim < 2:
+        raise stated.refused("the number of rotated values in a head, even and not 0,", dim)
+    if theta <= 1:
+        raise stated.refused("rope_theta, more than 1,", theta)
     # Stored as pairs of neighbours in DeepSeek's releases and in GGUF; `rope_interleave` says otherwise in HF alone.
     pairs = "adjacent" if latent and stated.flag("rope_interleave", "", True) else "halves"
     if stated.gguf:
@@ -270,9 +283,9 @@ def _rope(stated: Stated, dim: int, latent: bool) -> RopeSettings:
         kind = rope.get("rope_type", rope.get("type")) if isinstance(rope, dict) else repr(rope)
     if kind in (None, "none", "default", "mrope"):
         return RopeSettings(theta, dim, pairs)
-    factor = stated.number(f"{at}.factor", "rope.scaling.factor", 1.0)
+    factor = stated.number(f"{at}.factor", "rope.scaling.factor", 0.0)
     if factor <= 0:
-        raise stated.refused("the factor of rotary scaling", factor)
+        raise stated.refused(f"the factor of rotary scaling ({kind})", factor or None)
     if kind == "linear":
         return RopeSettings(theta, dim, pairs, divide=factor)
     if kind != "yarn":
@@ -290,8 +303,10 @@ def _rope(stated: Stated, dim: int, latent: bool) -> RopeSettings:
     if not yarn.original:
         raise stated.refused("the original context length of yarn", yarn.original)
     if not 0 < yarn.slow <= yarn.fast:
-        raise stated.refused("beta_slow, beta_fast of yarn", (yarn.slow, yarn.fast))
+        raise stated.refused("beta_slow and beta_fast of yarn, in this order and above 0,", (yarn.slow, yarn.fast))
     everywhere = stated.number(f"{at}.mscale_all_dim", "rope.scaling.yarn_log_multiplier", 0.0)
+    if everywhere < 0:
+        raise stated.refused("mscale_all_dim of yarn", everywhere)
     if stated.gguf:
         everywhere *= 10  # the converter writes a tenth of it for deepseek2
     mscale = everywhere if stated.gguf else stated.number(f"{at}.mscale", "", 0.0)

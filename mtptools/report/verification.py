@@ -27,6 +27,8 @@ DEAD: Final = 0.10
 RELATIVE: Final = 0.85
 # Standard errors that a shortfall must exceed to count: 1 in 100 by chance.
 CHANCE: Final = 2.33
+# A probed wiring must have this much of the mean length of the one in use to be worth advice.
+CLEARLY: Final = 1.1
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class Verification:
         out = [f"L0 lineage: {item.what}" for item in self.lineage if item.verdict == "fail"]
         out += [f"L1 static: [{f.check}] {f.what}" for f in self.static.findings if f.severity == "error"]
         if self.decoder is not None:
-            out += self._parity() + self._acceptance()
+            out += self._parity() + self._acceptance() + self._controls()
         return out
 
     def _parity(self) -> list[str]:
@@ -104,7 +106,7 @@ class Verification:
             return ["L3 acceptance: nothing was drafted: decode more --tokens"]
         if first.per_position[0] < self.threshold.absolute:
             out.append(
-                f"L3 acceptance: {first.per_position[0]:.1%} of first drafts, at least "
+                f"L3 acceptance: {first.per_position[0]:.1%} of first drafts (k={first.k}), at least "
                 f"{self.threshold.absolute:.1%} is wanted"
             )
         before = {one.k: one for one in self.baseline_acceptance}
@@ -115,9 +117,16 @@ class Verification:
                     f"L3 acceptance: k={one.k}: {one.rate:.1%} of drafts, the baseline has {base.rate:.1%}, at least "
                     f"{self.threshold.relative:.0%} of that is wanted"
                 )
-        if out and self.decoder.diagnosis:
+        if out and self.decoder.diagnosis and not self._controls():
             out.append(f"diagnosis: {self.decoder.diagnosis}")
         return out
+
+    def _controls(self) -> list[str]:
+        """A fault that would help: whatever the acceptance is, the head is not read as it was made."""
+        assert self.decoder is not None
+        better = self.decoder.diagnosis
+        helped = any(one.verdict == "helps" and one.cure in (better or "") for one in self.decoder.controls)
+        return [f"L4 controls: {better}"] if better and helped else []
 
     def _short(self, one: Acceptance, base: Acceptance) -> bool:
         """Is the rate below the wanted share of the baseline's, by more than chance unless strict?"""
@@ -165,6 +174,8 @@ class Verification:
         levels = "L0, L1 (no --parity: nothing was decoded)" if self.decoder is None else "L0 to L4"
         open_ones = [item.against for item in self.lineage if item.verdict == "not checked"]
         tail = f"; lineage not checked: {', '.join(open_ones)}" if open_ones else ""
+        if self.decoder is not None and self.decoder.powerless:
+            tail += f"; L4 has no power to see {', '.join(self.decoder.powerless)}: decode more --tokens"
         if self.not_run is not None:
             levels = f"L0, L1; L2 to L4 were not run: {self.not_run}"
         verdict = "FAIL" if failures else "PASS" if self.not_run is None else "NOT CHECKED"
@@ -186,7 +197,7 @@ class Verification:
         ]
         if report.probed:
             lines += [f"L3 probe       k={report.probed[0].acceptance.k}, best first; * is the wiring in use", ""]
-            lines += [*probe_table(report.probed, self.runtimes), ""]
+            lines += [*probe_table(report.probed, self.runtimes), "", *advice(report.probed), ""]
         for one in report.sampled:
             lines += [f"L3 sampled     {one.prompts} prompts: {one.sampling}", "", *sampled_table(one), ""]
         for control in report.controls:
@@ -246,6 +257,21 @@ def probe_table(probed: Sequence[Probed], runtimes: Sequence[RuntimeWiring]) -> 
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
+
+
+def advice(probed: Sequence[Probed]) -> list[str]:
+    """What to type when another wiring is clearly better than the one in use."""
+    best, used = probed[0], next(one for one in probed if one.stated)
+    if best.acceptance.mean_length < used.acceptance.mean_length * CLEARLY:
+        return ["the wiring in use is the best, or as good as: keep it"]
+    changes = [
+        f"--{name.replace('_', '-')} {getattr(best.wiring, name)}"
+        for name in ("tap", "recycle", "recurrence")
+        if getattr(best.wiring, name) != getattr(used.wiring, name)
+    ]
+    if best.wiring.mask_first != used.wiring.mask_first:
+        changes.append("--mask-first" if best.wiring.mask_first else "--no-mask-first")
+    return [f"better than the wiring in use: {' '.join(changes)}"]
 
 
 def sampled_table(found: SampledAcceptance) -> list[str]:

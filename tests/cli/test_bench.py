@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from mtptools.cli.bench import ranges
 from mtptools.cli.main import main
+from mtptools.cli.verifying import parse_ks
 from mtptools.prompts import Prompt, read_prompts, spread
 from tests.conftest import FIXTURES
 
@@ -64,7 +64,7 @@ def test_tables_and_json_tell_the_same(run: Any, full: Path, tmp_path: Path) -> 
         assert conditional[at][1 : 1 + one["k"]] == [f"{share:.1%}" for share in one["conditional"]]
         assert speeds[at + 1][1] == f"{one['mean_length']:.2f}" == lengths[-1][at]
     assert [row[0] for row in lengths[2:]] == [*decoder["categories"], "all"]
-    assert text.rstrip().splitlines()[-1].startswith("best k: ")
+    assert text.rstrip().splitlines()[-1].startswith("best k of those measured: ")
     first = decoder["per_prompt"][0]
     assert first["prompt"].startswith("The old harbour")
     assert [arm["k"] for arm in first["arms"]] == [0, 1, 2]
@@ -98,9 +98,9 @@ def test_another_output_fails_the_run(run: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_ranges() -> None:
-    assert ranges("1..4,8") == "1,2,3,4,8"
-    assert ranges("1,2") == "1,2"
-    assert ranges("1..1") == "1"
+    assert parse_ks("1..4,8") == (1, 2, 3, 4, 8)
+    assert parse_ks("2,1,2") == (1, 2)
+    assert parse_ks("1..1") == (1,)
 
 
 @pytest.mark.parametrize("k", ["1..", "0..3", "5..2", "1..999999999", "1...3", "x", "1..65"])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from fixtures import permutation, releases
 from mtptools.cli.main import main
@@ -125,3 +127,80 @@ def test_other_verbs_refuse_it(run: Run, tmp_path: Path) -> None:
         code, _, err = run(*verb)
         assert code == 8
         assert "the decoder does not know" in err
+
+
+def test_a_fault_that_helps_fails_whatever_the_acceptance(run: Run) -> None:
+    """15 % is above the floor for a dead head, and 91 % would be had with the tap the head was made for."""
+    code, text, _ = run(
+        "verify", FIXTURES / "qwen35" / "hf", "--parity", "--tap", "pre", "--min-acceptance", "0", "--k", "2",
+        "--tokens", "24", "--limit", "2",
+    )  # fmt: skip
+    assert code == 1, text
+    assert "L4 controls: with the trunk state taken on the other side of the final norm" in text
+
+
+def test_a_run_without_power_says_so(run: Run) -> None:
+    code, text, _ = run(
+        "verify", FIXTURES / "qwen35" / "hf", "--parity", "--k", "1", "--tokens", "4", "--limit", "1",
+        "--min-acceptance", "0",
+    )  # fmt: skip
+    assert code == 0
+    assert "L4 has no power to see" in text.splitlines()[-1]
+
+
+def test_probe_says_what_to_type(run: Run, tmp_path: Path) -> None:
+    permutation.build("glm4moe", tmp_path, reads="hidden")
+    brief = ["--k", "2", "--tokens", "12", "--limit", "1", "--probe"]
+    _, text, _ = run("verify", tmp_path, "--parity", *brief, "--tap", "pre", "--recycle", "pre")
+    assert "better than the wiring in use: --tap post --recycle post" in text
+    _, text, _ = run("verify", tmp_path, "--parity", *brief)
+    assert "keep it" in text
+
+
+def test_static_findings_survive_a_file_that_cannot_be_decoded(run: Run, tmp_path: Path) -> None:
+    permutation.build("qwen35", tmp_path / "whole")
+    folder = drop(tmp_path / "whole", tmp_path / "less", "mtp.fc.weight")
+    code, text, _ = run("verify", folder, "--parity")
+    assert code == 1
+    assert "[tensor-missing]" in text
+    assert "L2 to L4 were not run" in text
+
+
+def drop(source: Path, out: Path, name: str) -> Path:
+    """A copy without one tensor."""
+    shutil.copytree(source, out)
+    tensors = load_file(source / "model.safetensors")
+    del tensors[name]
+    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    return out
+
+
+def test_a_donor_of_another_family(run: Run, tmp_path: Path) -> None:
+    permutation.build("glm4moe", tmp_path)
+    code, _, err = run("verify", FIXTURES / "qwen35" / "hf", "--parity", "--against", tmp_path)
+    assert code == 4
+    assert "family: qwen35, donor glm4moe" in err
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--device", "meta"],
+        ["--device", "mps"],
+        ["--prompts", "nowhere.txt"],
+        ["--baseline", "nowhere.json"],
+        ["--seed", "5"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_refused_before_anything_is_decoded(run: Run, flags: list[str]) -> None:
+    code, _, err = run("verify", FIXTURES / "qwen35" / "hf", "--parity", *flags)
+    assert code in (2, 3)
+    assert "hint:" in err
+
+
+@pytest.mark.parametrize("flags", [["--tap", "pre"], ["--recurrence", "exact"], ["--draft", "argmax"]], ids=" ".join)
+def test_generate_without_drafts_takes_no_head_options(run: Run, flags: list[str]) -> None:
+    code, _, err = run("generate", FIXTURES / "qwen35" / "hf", "-p", "x", *flags)
+    assert code == 2
+    assert "--k 3" in err

@@ -12,7 +12,6 @@ from mtptools.decoder import bench as module
 from mtptools.decoder.acceptance import simulate
 from mtptools.decoder.bench import Bench, PromptTimes, bench_model
 from mtptools.decoder.model import Model
-from mtptools.decoder.optimum import Cost, expected_length, fit_cost, optimum
 from mtptools.decoder.speculate import decode_plain
 from mtptools.decoder.trace import DraftCounts
 from mtptools.errors import MissingHeadError, UsageError
@@ -142,26 +141,3 @@ def test_gain_by_hand() -> None:
     assert bench.categories == []
 
 
-@pytest.mark.parametrize("alpha", [0.3, 0.8])
-def test_expected_length_is_the_closed_form(alpha: float) -> None:
-    """Leviathan et al. 2023, eq. 1."""
-    for k in range(1, 12):
-        assert expected_length([alpha], k) == pytest.approx((1 - alpha ** (k + 1)) / (1 - alpha))
-    assert expected_length([0.5, 1.0, 0.2], 3) == pytest.approx(1 + 0.5 + 0.5 + 0.1)
-
-
-def test_cost_is_a_line() -> None:
-    assert fit_cost({1: 1.3, 2: 1.5, 5: 2.1}) == Cost(pytest.approx(1.1), pytest.approx(0.2))
-    assert fit_cost({4: 1.8}) == Cost(pytest.approx(1.0), pytest.approx(0.2))
-
-
-def test_optimum() -> None:
-    best = optimum([0.8, 0.8, 0.8], Cost(1.0, 0.1))
-    lengths = {k: (1 - 0.8 ** (k + 1)) / 0.2 / (1 + 0.1 * k) for k in range(1, 17)}
-    assert best.k == max(lengths, key=lambda k: lengths[k])
-    assert best.speedup == pytest.approx(lengths[best.k])
-    assert best.extrapolated == (best.k > 3)
-    assert optimum([0.9], Cost(1.0, 0.02)).extrapolated
-    assert optimum([0.6, 0.0], Cost(1.0, 0.1)).k == 1, "nothing comes through position 2"
-    assert optimum([0.5], Cost(1.6, 0.5)).k == 0, "a step costs more than it can emit"
-    assert optimum([1.0], Cost(-5.0, 0.1)).speedup == 17, "no step costs less than the token's pass"

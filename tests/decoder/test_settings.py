@@ -47,11 +47,16 @@ def edited(tmp_path: Path) -> Any:
         {"qk_rope_head_dim": 15},
         {"rope_theta": 1},
         {"scoring_func": "tanh"},
+        {"topk_group": 0},
+        {"n_group": 0},
+        {"routed_scaling_factor": 0},
+        {"rope_scaling": {"type": "yarn", "original_max_position_embeddings": 64}},
+        {"rope_scaling": {**YARN, "mscale_all_dim": -40}},
     ],
     ids=str,
 )
 def test_what_cannot_be(edited: Any, changes: dict[str, Any]) -> None:
-    with pytest.raises(CorruptError, match="which cannot be"):
+    with pytest.raises(CorruptError, match=r"which cannot be|is not there"):
         read_settings(edited("deepseekv3", **changes))
 
 
@@ -61,6 +66,8 @@ def test_what_cannot_be(edited: Any, changes: dict[str, Any]) -> None:
         ("glm4moe", {"hidden_act": "gelu"}),
         ("mimo", {"use_sliding_window": True}),
         ("deepseekv3", {"attention_bias": True}),
+        ("deepseekv3", {"topk_method": "greedy"}),
+        ("deepseekv3", {"moe_layer_freq": 2}),
         ("glm4moe", {"rope_scaling": {"type": "longrope", "factor": 2}}),
     ],
     ids=str,
@@ -118,6 +125,7 @@ def test_what_a_gguf_would_lose_is_not_converted(edited: Any, kind: str, changes
         ("glm4moe", {"hidden_size": 0}),
         ("qwen35", {"linear_num_key_heads": 0}),
         ("qwen35", {"linear_conv_kernel_dim": 0}),
+        ("glm4moe", {"partial_rotary_factor": 0}),
         ("deepseekv3", {"rope_scaling": {**YARN, "beta_fast": 0}}),
     ],
     ids=str,

@@ -10,10 +10,17 @@ import gguf
 import pytest
 
 from mtptools.checkpoint import Checkpoint, open_checkpoint
-from mtptools.decoder.tokenizer import PATTERNS, load_tokenizer
+from mtptools.containers.gguf_values import array_value, scalar_value, string_value
+from mtptools.decoder.tokenizer import KINDS, Tokenizer, load_tokenizer
 from mtptools.errors import TokenizerError
+from mtptools.ops.convert_gguf import convert_gguf
+from mtptools.prompts import builtin_prompts
+from mtptools.writer import write
+from tests import rewrite
+from tests.conftest import FIXTURES
 
 tokenizers = pytest.importorskip("tokenizers")
+from tests.texts import texts, unsplit  # noqa: E402  # needs tokenizers
 
 TEXT = "Hello wörld's naïve café\u0301,  don't 12345\n\n  tabs\tand 日本語 🎉🎉 end  "
 CORPUS = [TEXT, "the quick brown fox jumps over the lazy dog " * 3, "Hello hello world, 日本語 and 🎉 again"] * 3
@@ -24,9 +31,9 @@ def trained(pre: str) -> tokenizers.Tokenizer:
     """A byte-level BPE of about 400 tokens, in the form releases have."""
     tok = tokenizers.Tokenizer(tokenizers.models.BPE())
     tok.normalizer = tokenizers.normalizers.NFC()
-    cut = tokenizers.pre_tokenizers.Split(tokenizers.Regex(PATTERNS[pre]), "isolated")
+    cuts = [tokenizers.pre_tokenizers.Split(tokenizers.Regex(one), "isolated") for one in KINDS[pre].splits]
     level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tok.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([cut, level])
+    tok.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([*cuts, level])
     tok.decoder = tokenizers.decoders.ByteLevel()
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
     trainer = tokenizers.trainers.BpeTrainer(vocab_size=370, initial_alphabet=alphabet, show_progress=False)
@@ -98,7 +105,134 @@ def test_stream_holds_half_characters(tmp_path: Path) -> None:
 def test_unknown_kinds(pre: str, model: str, tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match="is not known") as error:
         load_tokenizer(write_gguf(tmp_path / "t.gguf", trained("qwen2"), pre, model))
-    assert "qwen35" in str(error.value.hint)
+    assert all(kind in str(error.value.hint) for kind in KINDS)
+
+
+# What tokenizer.json and tokenizer_config.json of the trained models make of a text, by their own libraries.
+
+
+@pytest.fixture(scope="module", params=["deepseekv3", "glm4moe", "qwen35", "qwen35moe"])
+def converted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A trained model's folder, and the GGUF made of it."""
+    folder = FIXTURES / request.param / "hf"
+    out = tmp_path_factory.mktemp(request.param) / "x.gguf"
+    write(convert_gguf(open_checkpoint(folder), out.name), out)
+    return folder, out
+
+
+def test_converted_models_are_tokenized_as_transformers_does(converted: tuple[Path, Path]) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder, out = converted
+    theirs, plain = (
+        transformers.AutoTokenizer.from_pretrained(folder),
+        tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")),
+    )
+    ours, of_json = load_tokenizer(open_checkpoint(out)), load_tokenizer(open_checkpoint(folder))
+    for text in [*texts(1000, 3), TEXT, "", *builtin_prompts()]:
+        wanted = theirs(text)["input_ids"]
+        assert ours.encode(text) == wanted == of_json.encode(text) == plain.encode(text).ids
+        assert ours.decode(wanted) == theirs.decode(wanted) == of_json.decode(wanted)
+    assert ours.start == of_json.start == ((0,) if folder.parent.name == "deepseekv3" else ())
+
+
+def as_kind(pre: str, tmp_path: Path, **more: object) -> Tokenizer:
+    """The vocabulary in which every cut shows, cut as `pre` has it."""
+    tokens, merges = unsplit(2045)
+    stated = {
+        "tokens": array_value("string", [*tokens, *SPECIALS, "x"]),
+        "merges": array_value("string", merges),
+        "pre": string_value(pre),
+        **more,
+    }
+    out = tmp_path / f"{pre}.gguf"
+    source = FIXTURES / "qwen35" / "gguf" / "trunk-Q4_K.gguf"
+    rewrite.gguf(source, out, metadata={f"tokenizer.ggml.{key}": value for key, value in stated.items()})
+    return load_tokenizer(open_checkpoint(out))
+
+
+def test_another_kind_gives_other_ids(tmp_path: Path) -> None:
+    """Otherwise the tests above and tests/interop/test_tokenizer_ids.py could not tell them apart."""
+    asked = texts(300, 4)
+    found = {pre: [tok.encode(text) for text in asked] for pre in KINDS for tok in (as_kind(pre, tmp_path),)}
+    same = [{a, b} for a in KINDS for b in KINDS if a < b and found[a] == found[b]]
+    assert sorted(map(sorted, same)) == [["deepseek-v3", "joyai-llm"], ["glm4", "glm5"]]
+
+
+def test_kimi_cuts_as_its_expression_in_another_engine(tmp_path: Path) -> None:
+    """The expression of Kimi-K2's tokenization_kimi.py, which has set intersections, in Python's `regex`."""
+    regex = pytest.importorskip("regex")
+    tail = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+    parts = [
+        r"[\p{Han}]+",
+        rf"[^\r\n\p{{L}}\p{{N}}]?{upper}*{lower}+{tail}",
+        rf"[^\r\n\p{{L}}\p{{N}}]?{upper}+{lower}*{tail}",
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    ]
+    theirs = regex.compile("|".join(parts), regex.V1)
+    ours = as_kind("kimi-k2", tmp_path).backend.pre_tokenizer
+    for text in texts(1000, 5):
+        cut = [text[begin:end] for _, (begin, end) in ours.pre_tokenize_str(text)]
+        assert cut == theirs.findall(text)
+
+
+def test_ignored_merges(tmp_path: Path) -> None:
+    """A whole word that no merges lead to is one token in GLM's tokenizer, and in no other."""
+    tokens, merges = unsplit(2045)
+    made = {merge.replace(" ", "") for merge in merges}
+    word = max((token for token in tokens if token not in made and token.isascii() and token.isalpha()), key=len)
+    assert len(word) > 1
+    assert len(as_kind("glm4", tmp_path).encode(word)) == 1 < len(as_kind("qwen2", tmp_path).encode(word))
+
+
+@pytest.mark.parametrize("stated", [None, 9999, "0"])
+def test_bos_without_an_id(stated: object, tmp_path: Path) -> None:
+    value = {int: "u32", str: "string"}.get(type(stated))
+    more = {"bos_token_id": scalar_value(value, stated) if value == "u32" else value and string_value(stated)}
+    with pytest.raises(TokenizerError, match="add_bos_token is set, and bos_token_id is"):
+        as_kind("deepseek-v3", tmp_path, add_bos_token=scalar_value("bool", True), **more)
+
+
+BOS, SOP = SPECIALS
+
+
+@pytest.mark.parametrize(
+    ("config", "template", "wanted"),
+    [
+        (None, [], []),
+        (None, [BOS], [BOS]),
+        ({"bos_token": BOS}, [BOS, SOP], [BOS, SOP]),  # as GLM-4's [gMASK]<sop>
+        ({"bos_token": BOS, "add_bos_token": True}, [BOS], [BOS]),
+        # DeepSeek-V3 as released: transformers 4 and llama.cpp add BOS.
+        ({"bos_token": {"content": BOS}, "add_bos_token": True}, [], [BOS]),
+        ({"bos_token": BOS, "add_bos_token": False}, [BOS], []),
+        ({"bos_token": None, "add_bos_token": True}, [], []),
+    ],
+)
+def test_bos_of_a_folder(
+    config: dict[str, object] | None, template: list[str], wanted: list[str], toy_path: Callable[..., Path]
+) -> None:
+    folder, source = toy_path(False), trained("qwen2")
+    ids = [(token, source.token_to_id(token)) for token in SPECIALS]
+    source.post_processor = tokenizers.processors.TemplateProcessing(" ".join([*template, "$A"]), special_tokens=ids)
+    (folder / "tokenizer.json").write_text(source.to_str(), encoding="utf-8")
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(config or {}))
+    try:
+        found = load_tokenizer(open_checkpoint(folder)).encode("hello")
+        assert found == [dict(ids)[token] for token in wanted] + source.encode("hello", add_special_tokens=False).ids
+        path.write_text(json.dumps({"bos_token": "<s>", "add_bos_token": True}))
+        with pytest.raises(TokenizerError, match="'<s>' is no token of"):
+            load_tokenizer(open_checkpoint(folder))
+        path.write_text("{")
+        with pytest.raises(TokenizerError, match="cannot be read"):
+            load_tokenizer(open_checkpoint(folder))
+    finally:
+        path.unlink()
 
 
 def test_gguf_without_a_tokenizer(toy_path: Callable[..., Path]) -> None:
