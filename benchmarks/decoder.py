@@ -7,7 +7,7 @@ rows, `scaled_dot_product_attention` over one buffer: what exactness is given up
 All arms choose the largest logit; nothing is recorded. They take turns, a block of tokens each, in rotation: a busy
 machine then hurts them alike. The first tokens of a block find another arm's weights in the caches and are not counted.
 Beside wall time stands the process's CPU time (of all threads), which leaves out the turns of other processes: on a
-machine that is shared, that is the ratio to trust at one thread; spinning threads count in it.
+machine that is shared, that is the ratio to trust. Waiting threads count in it unless OMP_WAIT_POLICY=passive is set.
 
 `--parts` puts the plain form of one part after another into the exact decoder: the time saved is what that part costs.
 0.8B has the shapes of Qwen3.5-0.8B-Base, random weights, and is made in memory.

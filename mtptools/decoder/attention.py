@@ -145,5 +145,5 @@ class Attention:
         scale = dim**-0.5 * self.rope.settings.scores
         mixed = attend(ops, qk[:, :heads] * scale, cache, list(range(first, first + rows)))
         if weights.gate:
-            mixed = mixed * ops.rows(torch.sigmoid, fused[:, both : both + heads])
+            mixed = mixed * ops.pointwise(torch.sigmoid, fused[:, both : both + heads])
         return ops.linear(mixed.view(rows, heads * dim), weights.out)

@@ -3,10 +3,11 @@
 Plain matrix code breaks this: on CPU torch 2.13 a row of `x @ W.T` changes bits with the number of rows, for
 float32 even with the row's position, and an elementwise `silu` may take its scalar path for the last elements
 of whatever array it is given. So every operation that is not exact by IEEE rules (anything but + - * and
-moves) runs on tiles of a fixed number of rows:
+moves) runs on tiles of a fixed number of rows, except where an array's last dimension is whole vectors (`pointwise`):
 
-    float32 on CPU    1 row: a loop. It costs what a batch costs at these sizes.
-    everything else   16 rows, the last tile padded with zeros.
+    float32 on CPU    1 row: a loop, over blocks of a weight that stay in the cache. It costs less than a batch.
+    others on CPU     8 rows, the last tile padded with zeros.
+    CUDA              16 rows, as well.
 
 Elementwise + - * of two arrays need no tiles: one rounding each, whatever the layout. Fused multiply-adds
 (`addcmul`, `lerp`) are not used, because vector and scalar code may contract them differently.
@@ -24,7 +25,7 @@ from torch.nn import functional
 
 from mtptools.decoder.packed import Weight, dense
 
-__all__ = ["ALIGNMENT", "HEAD_CHUNK", "TILE", "Arithmetic", "aligned", "each_row", "exact_settings"]
+__all__ = ["ALIGNMENT", "BLOCK", "HEAD_CHUNK", "TILE", "Arithmetic", "aligned", "each_row", "exact_settings"]
 
 TILE: Final = 16
 """Rows of a tile: measured safe for every dtype and instruction set tried; 5 to 7 rows are not."""
@@ -32,8 +33,20 @@ TILE: Final = 16
 ALIGNMENT: Final = 64
 """Bytes. torch allocates on this boundary; a row that starts elsewhere is copied, since BLAS may branch on it."""
 
+CPU_TILE: Final = 8
+"""Rows of a tile of a reduced-precision weight on the CPU: costs 1.2 single rows, 16 cost 1.6."""
+
 HEAD_CHUNK: Final = 8192
-"""Rows of an output matrix that are multiplied at a time: those of reduced precision are widened to float32."""
+"""Rows of an output matrix of reduced precision that a GPU widens to float32 at a time."""
+
+VECTOR: Final = 64
+"""Values that every instruction set's vectors, unrolled, divide: an array of such rows has no scalar tail."""
+
+GRAIN: Final = 32768
+"""Values from which on torch shares an elementwise operation out to threads, and puts tails where the shares end."""
+
+BLOCK: Final = 1 << 20
+"""Values of a float32 weight (4 MB, which a shared cache holds) that all rows take before the next are read."""
 
 
 def exact_settings() -> None:
@@ -65,7 +78,7 @@ class Arithmetic:
 
     @classmethod
     def on(cls, device: torch.device) -> Arithmetic:
-        return cls(device, 1 if device.type == "cpu" else TILE)
+        return cls(device, 1, CPU_TILE) if device.type == "cpu" else cls(device, TILE)
 
     @property
     def policy(self) -> str:
@@ -88,15 +101,47 @@ class Arithmetic:
             parts.append(fn(aligned(part)))
         return (parts[0] if len(parts) == 1 else torch.cat(parts))[:n]
 
+    def pointwise(self, fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """As `rows`, of an `fn` that works on single values or reduces the last dimension: whole where no tail is.
+
+        On the CPU alone: a GPU's reductions depend on the number of rows.
+        """
+        whole = self.tile == 1 and x.shape[-1] % VECTOR == 0 and x.numel() < GRAIN
+        return fn(x) if whole else self.rows(fn, x)
+
     def linear(self, x: Tensor, weight: Weight) -> Tensor:
         """x [rows, K] float32 times weight [N, K] in its dtype: float32 [rows, N]."""
         weight = dense(weight)
         if weight.dtype == torch.float32:
-            if x.shape[0] == self.tile == 1:
-                return functional.linear(aligned(x), weight)
+            if self.tile == 1:
+                return self._one_by_one(x, weight)
             return self.rows(lambda part: functional.linear(part, weight), x)
-        narrow = x.to(weight.dtype)
-        return self.rows(lambda part: functional.linear(part, weight), narrow, self.wide_tile).float()
+        n, tile = x.shape[0], self.wide_tile
+        narrow = torch.zeros((-(-n // tile) * tile, x.shape[1]), dtype=weight.dtype, device=x.device)
+        narrow[:n] = x
+        parts = [functional.linear(narrow[at : at + tile], weight) for at in range(0, n, tile)]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts))[:n].float()
+
+    def _one_by_one(self, x: Tensor, weight: Weight) -> Tensor:
+        """The product in float32, whatever the weight's dtype, a row at a time.
+
+        A large weight is taken in blocks, each for all rows: it comes from memory once. One row takes the same blocks.
+        """
+        rows = [aligned(row) for row in each_row(x)]
+        same = isinstance(weight, Tensor) and weight.dtype == torch.float32
+        if isinstance(weight, Tensor) and same and weight.numel() <= BLOCK:
+            parts = [functional.linear(row, weight) for row in rows]
+            return parts[0] if len(parts) == 1 else torch.cat(parts)
+        step = max(BLOCK // weight.shape[1] // TILE * TILE, TILE)
+        out = x.new_empty((len(rows), weight.shape[0]))
+        wide = None if same else x.new_empty((step, weight.shape[1]))
+        for start in range(0, weight.shape[0], step):
+            block = weight[start : start + step]
+            if wide is not None:  # one buffer: fresh ones of this size are pages that the system clears each time
+                block = wide[: block.shape[0]].copy_(block)
+            for number, row in enumerate(rows):
+                out[number, start : start + step] = functional.linear(row, block)[0]
+        return out
 
     def per_head(self, x: Tensor, weight: Tensor) -> Tensor:
         """x [rows, heads, K] float32 times each head's own weight [heads, N, K]: float32 [rows, heads, N]."""
@@ -107,6 +152,8 @@ class Arithmetic:
 
     def logits(self, x: Tensor, weight: Weight) -> Tensor:
         """As `linear`, but always in float32: a bfloat16 output matrix makes exact ties between tokens."""
+        if self.tile == 1:
+            return self._one_by_one(x, weight)
         starts = range(0, weight.shape[0], HEAD_CHUNK)
         parts = [self.linear(x, weight[start : start + HEAD_CHUNK].float()) for start in starts]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
@@ -117,7 +164,7 @@ class Arithmetic:
         def norm(part: Tensor) -> Tensor:
             return (part * part.square().mean(-1, keepdim=True).add_(eps).rsqrt_()).mul_(weight)
 
-        return self.rows(norm, x)
+        return self.pointwise(norm, x)
 
     def silu_gate(self, x: Tensor, limit: float = 0.0) -> Tensor:
         """x [rows, 2F] = [gate | up] to silu(gate) * up [rows, F].
@@ -127,4 +174,5 @@ class Arithmetic:
         half = x.shape[-1] // 2
         if limit:
             x = torch.cat((x[:, :half].clamp(max=limit), x[:, half:].clamp(-limit, limit)), dim=-1)
-        return self.rows(lambda part: functional.silu(part[:, :half]).mul_(part[:, half:]), x)
+        fn = self.pointwise if half % VECTOR == 0 else self.rows
+        return fn(lambda part: functional.silu(part[:, :half]).mul_(part[:, half:]), x)

@@ -50,6 +50,7 @@ def self_test(model: Model) -> None:
         what = f"{name} {list(weight.shape)} {str(weight.dtype).removeprefix('torch.')} on {weight.device}"
         check_rows(partial(_times, product, dense(weight)), weight.shape[1], what, weight.device, weight.numel())
         _PASSED.add(key)
+        _check_pointwise(ops, name, weight)
     for layer in _layers(model):
         mixer: Any = getattr(layer, "mixer", layer)
         cache = mixer.new_cache()
@@ -91,6 +92,19 @@ def _check_streams(layer: HyperBlock, dtype: torch.dtype) -> None:
         if not torch.equal(mixer.forward(x[row : row + 1], cache, row)[0], together[row]):
             raise _moved(f"attention over windows of {ratio} tokens on {ops.device}", f"token {row}")
     _PASSED.add(shape)
+
+
+def _check_pointwise(ops: Arithmetic, name: str, weight: Weight) -> None:
+    """The norm before a product, and the gate after one."""
+    high, width = weight.shape
+    key = ("pointwise", name, high, width, weight.device, torch.get_num_threads(), ops.tile)
+    if key in _PASSED:
+        return
+    one = torch.ones(width, device=weight.device)
+    check_rows(lambda x: ops.rms_norm(x, one, 1e-6), width, f"a norm over {width}", weight.device, width)
+    if name.endswith("gate and up"):
+        check_rows(ops.silu_gate, high, f"a gate of {high // 2}", weight.device, high)
+    _PASSED.add(key)
 
 
 def _check_heads(ops: Arithmetic, name: str, weight: Tensor) -> None:

@@ -163,7 +163,7 @@ def read_settings(ckpt: Checkpoint) -> Settings:
     return Settings(
         layers,
         head,
-        _rope(stated, hp.qk_rope_head_dim if latent else hp.rope_dim, latent),
+        _rope(stated, hp.qk_rope_head_dim or hp.rope_dim, latent),
         _routing(stated) if hp.n_experts else None,
         hp.family in _GATED,
         biases,

@@ -185,7 +185,7 @@ def test_report_is_plain_json(load: Callable[..., Model]) -> None:
     assert data["parity"]["equal"]
     assert len(data["parity"]["arms"]) == 2 * 2 * 2  # prompts, samplings, modes
     assert [one.to_json() for one in measure(model, PROMPTS, (1,), 8)] == report.to_json()["acceptance"]
-    assert data["fingerprint"]["arithmetic"] == "cpu: float32 in tiles of 1, other dtypes in tiles of 16"
+    assert data["fingerprint"]["arithmetic"] == "cpu: float32 in tiles of 1, other dtypes in tiles of 8"
     assert report.first_difference() is None
     assert seen[-1] == "controls"
     assert measure(model, PROMPTS, (1,), 8) == report.acceptance

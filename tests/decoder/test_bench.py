@@ -139,5 +139,3 @@ def test_gain_by_hand() -> None:
     # 6 steps took 3.2 s, 16 plain tokens 6 s.
     assert gain.cost == pytest.approx((3.2 / 6) / (6 / 16))
     assert bench.categories == []
-
-

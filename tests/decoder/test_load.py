@@ -210,9 +210,9 @@ def test_what_cannot_be_asked_for(toy_path: Callable[..., Path]) -> None:
 def test_start_up_self_test_refuses_inexact_arithmetic(
     toy_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = Arithmetic.linear
+    honest = Arithmetic._one_by_one
     monkeypatch.setattr(selftest, "_PASSED", set())
-    monkeypatch.setattr(Arithmetic, "linear", lambda ops, x, w: honest(ops, x, w) * (1 + 1e-6 * x.shape[0]))
+    monkeypatch.setattr(Arithmetic, "_one_by_one", lambda ops, x, w: honest(ops, x, w) * (1 + 1e-6 * x.shape[0]))
     with pytest.raises(SystemFailure, match=r"output \[384, 256\] float32 on cpu: row 0 of 2"):
         load_model(open_checkpoint(toy_path(False)))
     load_model(open_checkpoint(toy_path(False)), check=False)
