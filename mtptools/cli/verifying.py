@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -38,10 +37,12 @@ Record = tuple[bool, dict[str, Any], str]
 def parse_ks(text: str) -> tuple[int, ...]:
     """ "1,2,3" or "1..3" as numbers. Raises UsageError."""
     ks: tuple[int, ...] = ()
-    with contextlib.suppress(ValueError):
+    try:
         for part in text.split(","):
             first, dots, last = part.partition("..")
             ks += tuple(range(int(first), min(int(last), MOST + 1) + 1)) if dots else (int(first),)
+    except ValueError:
+        ks = ()
     if not ks or min(ks) < 1 or max(ks) > MOST:
         raise UsageError(f"{text!r} is not a list of draft lengths", where="--k", hint="--k 1,2,3 or 1..8 (1 to 64)")
     return tuple(sorted(set(ks)))
