@@ -5,31 +5,17 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mtptools.cli.main import main
 from mtptools.cli.verifying import parse_ks
 from mtptools.prompts import Prompt, read_prompts, spread
 from tests.conftest import FIXTURES
 
 SHARED = Path(__file__).parents[3] / "shared" / "real" / "prompts"
 BRIEF = ("--k", "1..2", "--tokens", "8", "--runs", "1")
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stopped:
-            main([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        assert "Traceback" not in err, err
-        return int(stopped.value.code or 0), out, err
-
-    return call
 
 
 def table_after(text: str, title: str) -> list[list[str]]:

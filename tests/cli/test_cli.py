@@ -14,25 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from mtptools.cli.main import VERBS, main
+from mtptools.cli.main import VERBS
 from mtptools.cli.verifying import parse_ks
 from mtptools.errors import UsageError
 from mtptools.report.verification import Threshold
 from tests import rewrite
-
-Run = tuple[int, str, str]
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]):
-    def call(*arguments: object) -> Run:
-        with pytest.raises(SystemExit) as stopped:
-            main([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        assert "Traceback" not in err
-        return int(stopped.value.code or 0), out, err
-
-    return call
 
 
 def test_help_everywhere(run) -> None:

@@ -11,24 +11,11 @@ import numpy as np
 import pytest
 
 from mtptools.checkpoint import open_checkpoint
-from mtptools.cli.main import main
 from mtptools.head import head_names
 from tests import rewrite
 from tests.conftest import FIXTURES
 
 BRIEF = ("--tokens", "24", "--limit", "3")
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stopped:
-            main([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        assert "Traceback" not in err, err
-        return int(stopped.value.code or 0), out, err
-
-    return call
 
 
 @pytest.mark.parametrize("kind", ["F32", "BF16", "Q8_0", "Q4_K"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +11,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from fixtures import permutation, releases
-from mtptools.cli.main import main
+from tests.cli.conftest import Run
 from tests.conftest import FIXTURES
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stopped:
-            main([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        assert "Traceback" not in err, err
-        return int(stopped.value.code or 0), out, err
-
-    return call
 
 
 def wirings(text: str) -> list[dict[str, Any]]:
