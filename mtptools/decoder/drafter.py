@@ -49,11 +49,6 @@ class Drafter:
         self.seen[j] += inputs.shape[0]
         return self.head.step(j, inputs, tokens[first + j : self.seen[j] + j], self.caches[j], first + j)
 
-    def first_logits(self) -> Tensor:
-        """Logits [1, vocab] of the first draft after the last observed slot."""
-        assert self.ready is not None
-        return self.head.logits(self.ready[0])
-
     def draft(self, k: int, choose: Choose) -> list[int]:
         """The next k tokens after those observed; the slots this takes are forgotten at the end."""
         if k <= 0 or self.ready is None:

@@ -129,10 +129,10 @@ class Arithmetic:
         """
         rows = [aligned(row) for row in each_row(x)]
         same = isinstance(weight, Tensor) and weight.dtype == torch.float32
-        if isinstance(weight, Tensor) and same and weight.numel() <= BLOCK:
+        step = max(BLOCK // weight.shape[1] // TILE * TILE, TILE)
+        if isinstance(weight, Tensor) and same and weight.shape[0] <= step:  # one block
             parts = [functional.linear(row, weight) for row in rows]
             return parts[0] if len(parts) == 1 else torch.cat(parts)
-        step = max(BLOCK // weight.shape[1] // TILE * TILE, TILE)
         out = x.new_empty((len(rows), weight.shape[0]))
         wide = None if same else x.new_empty((step, weight.shape[1]))
         for start in range(0, weight.shape[0], step):

@@ -95,7 +95,7 @@ def test_head_logits(
     drafter = Drafter(model.require_head())
     with torch.inference_mode():
         drafter.observe(model.trunk.forward(PROMPT[:-1], model.trunk.new_cache()).post, PROMPT[1:])
-        assert torch.equal(drafter.first_logits()[0], got[0][-1])
+        assert torch.equal(drafter.head.logits(drafter.ready[0])[0], got[0][-1])
 
 
 CHANGES: dict[str, tuple[int, Callable[[Head], Head]]] = {

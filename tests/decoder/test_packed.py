@@ -13,6 +13,7 @@ from mtptools.checkpoint import open_checkpoint
 from mtptools.decoder import memory
 from mtptools.decoder.load import load_model
 from mtptools.decoder.model import Model
+from mtptools.decoder.ops import Arithmetic
 from mtptools.decoder.packed import Packed
 from mtptools.decoder.parity import compare
 from mtptools.decoder.speculate import decode_plain, decode_speculative
@@ -79,3 +80,20 @@ def test_a_matrix_that_does_not_fit(tiny: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(SystemFailure, match="largest matrix") as caught:
         load_model(open_checkpoint(tiny))
     assert "--dtype bfloat16" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(("rows", "cols"), [(1048, 1000), (1040, 1008), (4096, 256), (4100, 256)])
+def test_loaded_and_packed_products_take_the_same_blocks(rows: int, cols: int) -> None:
+    """Around one block of rows: what is multiplied at a time must not depend on how a weight is held."""
+    generator = torch.Generator().manual_seed(0)
+    weight, x = torch.randn((rows, cols), generator=generator), torch.randn((3, cols), generator=generator)
+    ops, seen = Arithmetic.on(torch.device("cpu")), []
+
+    class Held(Packed):
+        def __getitem__(self, index: int | slice | torch.Tensor) -> torch.Tensor:
+            seen.append(index)
+            return weight[index]
+
+    packed = Held((), (rows, cols), torch.float32, torch.device("cpu"), "here")
+    assert torch.equal(ops.logits(x, packed), ops.logits(x, weight))
+    assert seen

@@ -61,7 +61,9 @@ def test_head_logits(theirs: tuple[bool, torch.nn.Module], kind: str, load: Call
     torch.testing.assert_close(states.post, hidden[0], rtol=0, atol=1e-4)
     drafter = Drafter(model.require_head())
     drafter.observe(states.post, IDS[0, 1:].tolist())
-    torch.testing.assert_close(drafter.first_logits()[0], wanted.reshape(-1, wanted.shape[-1])[-1], rtol=0, atol=1e-4)
+    torch.testing.assert_close(
+        drafter.head.logits(drafter.ready[0])[0], wanted.reshape(-1, wanted.shape[-1])[-1], rtol=0, atol=1e-4
+    )
 
 
 def test_rope(theirs: tuple[bool, torch.nn.Module]) -> None:
