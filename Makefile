@@ -40,7 +40,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 $(VENV)/.test: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch
-	$(PIP) --editable '.[decoder,llama,dev]'
+	$(PIP) --editable '.[decoder,fast,llama,dev]'
 	@touch $@
 
 clean:

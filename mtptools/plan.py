@@ -7,10 +7,13 @@ constructor checks it. The writer does what the plan says and nothing else; test
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.codecs import CODECS
@@ -30,9 +33,13 @@ class Entry:
     source    where its rows come from, already in the output's layout and shape
     codec     type in the output
     values    (from, to) value conventions, None when values stay
-    input     "trunk" or "donor"
+    input     "trunk", "donor" or "source"
     names     names of the input tensors it is made of
     head      True for a tensor of the head
+    importance  weights of columns by which it is quantized, float32 [matrices, columns]
+    encoding  name of the encoding (`mtptools.quantized.encode`) in which several tensors of the output make a matrix;
+              `source` makes the bytes of one of them
+    origin    with an encoding: the type that the matrix has in the input
     """
 
     name: str
@@ -42,6 +49,9 @@ class Entry:
     names: tuple[str, ...]
     values: tuple[str, str] | None = None
     head: bool = False
+    importance: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
+    encoding: str = ""
+    origin: str = ""
 
     @property
     def passes(self) -> bool:
@@ -54,7 +64,7 @@ class Entry:
             return "insert"
         if self.values is not None:
             return "transform"
-        if self.codec != self.source.codec:
+        if self.codec != self.source.codec or self.encoding:
             return "recode"
         return "keep" if self.names == (self.name,) else "rename"
 
@@ -224,7 +234,8 @@ class Plan:
         if head:
             lines.append(f"  head: {len(head)} tensors, {human_bytes(sum(entry.nbytes for entry in head))}")
         for entry in head:
-            kind = entry.codec if entry.codec == entry.source.codec else f"{entry.source.codec} -> {entry.codec}"
+            before, after = entry.origin or entry.source.codec, entry.encoding or entry.codec
+            kind = entry.codec if before == after else f"{before} -> {after}"
             values = f"  {entry.values[0]} -> {entry.values[1]}" if entry.values else ""
             lines.append(f"    {entry.action:<9} {entry.name:<44} {kind:<14} {list(entry.source.shape)}{values}")
         reasons = Counter((drop.input, drop.reason) for drop in self.dropped)
@@ -248,10 +259,12 @@ def _entry_json(entry: Entry) -> dict[str, Any]:
         "from": list(entry.names),
         "shape": list(entry.source.shape),
         "type": entry.codec,
-        "source_type": entry.source.codec,
+        "source_type": entry.origin or entry.source.codec,
+        "encoding": entry.encoding or None,
         "values": list(entry.values) if entry.values else None,
         "bytes": entry.nbytes,
         "head": entry.head,
+        "weighted": entry.importance is not None,
     }
 
 

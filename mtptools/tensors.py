@@ -93,6 +93,10 @@ class Tensor:
     def read(self, start: int = 0, nbytes: int | None = None) -> bytes:
         """Raw bytes [start, start + nbytes) of the tensor (all of them by default)."""
         stop = self.nbytes if nbytes is None else start + nbytes
+        if self.packed is not None:
+            size = max(self.row_bytes, 1)
+            low = start // size
+            return self.packed(low, -(-stop // size))[start - low * size : stop - low * size]
         parts: list[bytes] = []
         at = 0
         for blob in self.blobs:

@@ -37,7 +37,7 @@ _FLOATS: Final = frozenset(("F32", "BF16", "F16"))
 
 
 def _nowhere(shape: tuple[int, ...], codec: str) -> tuple[Blob]:
-    return (Blob(NOWHERE, 0, prod(shape[:-1]) * CODECS[codec].row_bytes(shape[-1])),)
+    return (Blob(NOWHERE, 0, prod(shape[:-1]) * CODECS[codec].row_bytes(shape[-1] if shape else 1)),)
 
 
 def computed(name: str, shape: tuple[int, ...], codec: str, rows: Rows) -> Tensor:

@@ -151,7 +151,7 @@ def _write_tensor(
     fast = xxhash.xxh3_128()
     slow = hashlib.sha256() if entry.head else None
     done = 0
-    for data in _passed(entry) if entry.passes else recoded(entry.source, entry.codec, entry.values):
+    for data in _passed(entry) if entry.passes else recoded(entry.source, entry.codec, entry.values, entry.importance):
         fast.update(data)
         if slow is not None:
             slow.update(data)

@@ -59,7 +59,7 @@ def command(
     from mtptools.head import is_sidecar
     from mtptools.ops.convert import convert_head
     from mtptools.ops.convert_gguf import convert_gguf, converts_whole
-    from mtptools.ops.render import Style
+    from mtptools.ops.style import Style
 
     ckpt = open_checkpoint(source)
     whole = to == "gguf" and converts_whole(ckpt) and not (head_only or bare) and not is_sidecar(ckpt)

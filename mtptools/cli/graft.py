@@ -22,7 +22,10 @@ __all__ = ["command"]
 )
 @click.argument("trunk", type=PATH)
 @click.argument("donor", type=PATH)
-@click.option("--head-type", metavar="TYPE", help="Type of the head's matrices, e.g. Q8_0 or BF16.")
+@click.option("--head-type", metavar="TYPE", help="Type of the head's matrices: Q8_0, BF16, Q4_K_M, …")
+@click.option("--role", "roles", multiple=True, metavar="ROLE=TYPE", help="Another type for one role; repeatable.")
+@click.option("--own-output", metavar="TYPE", help="Give the head an output matrix of its own, made from the trunk's.")
+@click.option("--imatrix", type=PATH, metavar="FILE", help="Importance matrix of the head, see mtptools imatrix.")
 @click.option("--norm-type", metavar="TYPE", help="Type of the head's norms in safetensors, e.g. F32.")
 @click.option("--experts", type=click.Choice(["single", "fused"]), help="Layout of the head's experts in HF.")
 @click.option("--lossless", is_flag=True, help="Refuse when any bit of the head could not be had back.")
@@ -36,6 +39,7 @@ def command(
     allow: tuple[str, ...],
     generic: bool,
     link: bool,
+    imatrix: Path | None,
     writing: Writing,
     **style: Any,
 ) -> int:
@@ -47,9 +51,11 @@ def command(
     from mtptools.checkpoint import open_checkpoint
     from mtptools.cli.verifying import after_graft
     from mtptools.cli.writing import carry_out
+    from mtptools.importance import read_importance
     from mtptools.ops.graft import graft
 
     base, source = open_checkpoint(trunk, generic=generic), open_checkpoint(donor, generic=generic)
-    plan = graft(base, source, writing.out.name, link=link, allow=allow, **style)
+    importance = read_importance(imatrix) if imatrix is not None else None
+    plan = graft(base, source, writing.out.name, importance=importance, link=link, allow=allow, **style)
     check = after_graft(base, source, quiet=writing.quiet or writing.as_json) if writing.verify else None
     return carry_out(plan, writing, check)

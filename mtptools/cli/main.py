@@ -26,10 +26,12 @@ VERBS: Final = {
     "extract": "Take the head out into a sidecar.",
     "strip": "Remove the head and declare none.",
     "graft": "Put a donor's head onto a trunk.",
+    "quantize": "Put the head into another type.",
     "convert": "Take a head to another dialect: hf, gguf or mlx.",
     "verify": "Prove a checkpoint: lineage, validity, parity, acceptance.",
     "bench": "Measure what the head gains: acceptance and speed per k.",
     "generate": "Generate text, plain or speculatively with the head.",
+    "imatrix": "Measure the head's importance matrix, for quantizing it.",
     "families": "List the known architectures.",
 }
 

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from mtptools.decoder.sampling import Sampling
 
 __all__ = [
+    "NO_OUTPUT",
     "PATH",
     "Writing",
     "examples",
     "generic_option",
     "link_option",
+    "may_write_options",
     "output_options",
     "sampling_options",
     "wiring_options",
@@ -39,6 +41,9 @@ class _Path(click.Path):
             self.fail("the path is empty; is a shell variable unset?", param, ctx)
         return super().convert(value, param, ctx)
 
+
+# Where a verb writes that was told no output. No path that is typed is this one.
+NO_OUTPUT: Final = Path()
 
 # Whether a path can be read is for opening it to find out: that error has an exit code of its own.
 PATH: Final = _Path(path_type=Path, readable=False)
@@ -67,7 +72,10 @@ generic_option = click.option(
 
 @dataclass(frozen=True)
 class Writing:
-    """What every writing verb was told: where to, how, and how to report."""
+    """What every writing verb was told: where to, how, and how to report.
+
+    out  NO_OUTPUT when none was given to a verb that need not write
+    """
 
     out: Path
     dry_run: bool
@@ -79,7 +87,6 @@ class Writing:
 
 
 _writing_options = _all(
-    click.option("-o", "--output", "out", required=True, type=PATH, help="File or folder to write."),
     click.option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
     click.option("--force", is_flag=True, help="Replace an existing output."),
     click.option(
@@ -99,16 +106,27 @@ def _named(out: Path) -> Path:
     return full
 
 
-def writing_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a writing verb, passed to it as one `writing`."""
+def _writing(out: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def apply(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def call(**values: Any) -> Any:
+            writing = Writing(**{field.name: values.pop(field.name) for field in fields(Writing)})
+            writing = replace(writing, out=NO_OUTPUT if writing.out is None else _named(writing.out))
+            return function(writing=writing, **values)
 
-    @wraps(function)
-    def call(**values: Any) -> Any:
-        writing = Writing(**{field.name: values.pop(field.name) for field in fields(Writing)})
-        writing = replace(writing, out=_named(writing.out))
-        return function(writing=writing, **values)
+        options: Callable[..., Any] = out(_writing_options(call))
+        return options
 
-    return _writing_options(call)
+    return apply
+
+
+_OUTPUT: Final = ("-o", "--output", "out")
+
+writing_options = _writing(click.option(*_OUTPUT, required=True, type=PATH, help="File or folder to write."))
+"""The options of a writing verb, passed to it as one `writing`."""
+
+may_write_options = _writing(click.option(*_OUTPUT, type=PATH, help="File or folder to write."))
+"""The same of a verb that has something to say without an output."""
 
 
 _SAMPLING: Final = {

@@ -22,10 +22,11 @@ from mtptools.report.verification import Threshold, Verification
 if TYPE_CHECKING:
     from mtptools.decoder.acceptance import Acceptance
     from mtptools.decoder.model import Model
+    from mtptools.decoder.recorder import Recorder
     from mtptools.decoder.sampling import Sampling
     from mtptools.decoder.tokenizer import Tokenizer
 
-__all__ = ["after_graft", "load", "parse_ks", "run", "static_check", "with_breakers"]
+__all__ = ["after_graft", "after_quantize", "load", "parse_ks", "require_torch", "run", "static_check", "with_breakers"]
 
 SMALL_MODEL: Final = 200_000_000  # bytes
 DEFAULT_TOKENS: Final = 64
@@ -48,7 +49,8 @@ def parse_ks(text: str) -> tuple[int, ...]:
     return tuple(sorted(set(ks)))
 
 
-def _require_torch() -> None:
+def require_torch() -> None:
+    """Raises MissingExtraError where torch is not installed."""
     try:
         import torch  # noqa: F401  # only to say clearly what is missing
     except ImportError as error:
@@ -62,16 +64,18 @@ def load(
     dtype: str,
     threads: int | None,
     wiring: Mapping[str, Any] | None = None,
+    recorder: Recorder | None = None,
 ) -> Model:
     """Load a model into the decoder. Raises NoDecoderError, and MissingExtraError without torch.
 
     threads  of the CPU; None is one for a small model, whose matrices are not worth sharing out, else torch's choice
     wiring   what to change of the family's own
+    recorder  is told what matrices are multiplied with
     """
     reason = undecodable(ckpt)
     if reason:
         raise NoDecoderError(reason, where=ckpt.path, hint="mtptools verify without --parity checks what can be")
-    _require_torch()
+    require_torch()
     import torch
 
     from mtptools.decoder.load import family_wiring, load_model
@@ -83,7 +87,8 @@ def load(
         threads = 1
     if threads is not None:
         torch.set_num_threads(threads)
-    return load_model(ckpt, head=head, wiring=replace(own, **(wiring or {})), device=device, dtype=dtype)
+    changed = replace(own, **(wiring or {}))
+    return load_model(ckpt, head=head, wiring=changed, device=device, dtype=dtype, recorder=recorder)
 
 
 def with_breakers(sampling: Sampling, tokenizer: Tokenizer) -> Sampling:
@@ -181,7 +186,7 @@ def _decode(
     texts = (load_prompts(prompts) if prompts is not None else builtin_prompts())[:limit]
     if sampling is not None and sampling.is_plain:
         raise UsageError("at temperature 0 these sampling options change nothing", hint="--temperature 0.8 --seed 1")
-    _require_torch()
+    require_torch()
     from mtptools.decoder.tokenizer import load_tokenizer
 
     # What can be wrong with little is found out before weights are loaded.
@@ -259,6 +264,18 @@ def _record(result: Verification) -> Record:
 def static_check(path: Path, *, generic: bool = False) -> Record:
     """L0 and L1 of a written output that has no trunk, or no head, to decode with."""
     return _record(run(open_checkpoint(path, generic=generic), parity=False, quiet=True))
+
+
+def after_quantize(source: Checkpoint, *, quiet: bool) -> Callable[[Path], Record]:
+    """All levels of a written output with a quantized head, measured against its source; a sidecar has no trunk."""
+
+    def check(path: Path) -> Record:
+        out = open_checkpoint(path)
+        if is_sidecar(source):
+            return _record(run(out, parity=False, quiet=True))
+        return _record(run(out, parity=True, trunk=source, donor=source, quiet=quiet))
+
+    return check
 
 
 def after_graft(trunk: Checkpoint, donor: Checkpoint, *, quiet: bool) -> Callable[[Path], Record]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,16 @@ def _check_name(plan: Plan, out: Path) -> None:
         )
 
 
-def carry_out(plan: Plan, told: Writing, verify: Callable[[Path], tuple[bool, dict[str, Any], str]] | None) -> int:
+def carry_out(
+    plan: Plan,
+    told: Writing,
+    verify: Callable[[Path], tuple[bool, dict[str, Any], str]] | None,
+    more: Mapping[str, Any] | None = None,
+) -> int:
     """Carry out a plan and return the exit code.
 
     verify  called with the output when --verify was given: (passed, record for the receipt, text)
+    more    what else the JSON object says
     """
     from mtptools.placing import check_output
     from mtptools.writer import add_verification, write
@@ -36,7 +42,12 @@ def carry_out(plan: Plan, told: Writing, verify: Callable[[Path], tuple[bool, di
     _check_name(plan, told.out)
     if told.dry_run:
         check_output(plan, out, force=told.force)
-        emit(plan.to_json(), plan.render() + "\ndry run: nothing was written", as_json=as_json, quiet=quiet)
+        emit(
+            {**(more or {}), **plan.to_json()},
+            plan.render() + "\ndry run: nothing was written",
+            as_json=as_json,
+            quiet=quiet,
+        )
         return 0
     for line in [plan.render()] if told.verbose else plan.facts:
         note(line, quiet=quiet)
@@ -54,7 +65,12 @@ def carry_out(plan: Plan, told: Writing, verify: Callable[[Path], tuple[bool, di
         plan.space,
         f"receipt: {shown(written.receipt_path)}",
     ]
-    data: dict[str, Any] = {"output": str(shown(written.path)), "plan": plan.to_json(), "receipt": written.receipt}
+    data = {
+        **(more or {}),
+        "output": str(shown(written.path)),
+        "plan": plan.to_json(),
+        "receipt": written.receipt,
+    }
     passed = True
     if verify is not None:
         passed, record, text = verify(written.path)

@@ -1,7 +1,7 @@
 """Bit layouts of stored values, and the way between them and float32.
 
-`decode` and `encode` are bit-equal to gguf-py for every type it knows; the sizes below are ggml's
-(`GGML_QUANT_SIZES` in gguf-py, which the tests compare against).
+`decode` is bit-equal to gguf-py for every type it knows, `encode` to ggml's C code (x86-64, its baseline build); the
+sizes below are ggml's (`GGML_QUANT_SIZES` in gguf-py, which the tests compare against).
 """
 
 from __future__ import annotations
@@ -12,11 +12,23 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mtptools.codecs import floats, fp8, ggml
+from mtptools.codecs import floats, fp8, ggml, ggml_fp4, ggml_library, iq4, kquants, legacy
 from mtptools.errors import CodecError
 from mtptools.tensors import Tensor
 
-__all__ = ["BY_GGML_ID", "BY_SAFETENSORS", "CODECS", "Codec", "codec_named", "decode", "decode_bytes", "encode"]
+__all__ = [
+    "BY_GGML_ID",
+    "BY_SAFETENSORS",
+    "CODECS",
+    "ENCODABLE",
+    "EXACT",
+    "NEEDS_IMPORTANCE",
+    "Codec",
+    "codec_named",
+    "decode",
+    "decode_bytes",
+    "encode",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +107,20 @@ CODECS: Final = {codec.name: codec for codec in _TABLE}
 BY_GGML_ID: Final = {codec.ggml_id: codec for codec in _TABLE if codec.ggml_id is not None}
 BY_SAFETENSORS: Final = {codec.safetensors: codec for codec in _TABLE if codec.safetensors is not None}
 
-ENCODABLE: Final = ("F32", "F16", "BF16", *ggml.ENCODABLE)
+# Types that only ggml's own code encodes: it must be installed.
+_LIBRARY: Final = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
+ENCODABLE: Final = (
+    *("F32", "F16", "BF16"),
+    *legacy.TYPES,
+    *ggml.ENCODABLE,
+    *ggml_fp4.TYPES,
+    *kquants.TYPES,
+    *iq4.TYPES,
+    *_LIBRARY,
+)
+# Quantized types that have one way to be encoded: no search, no importance.
+EXACT: Final = frozenset({"Q8_0", "MXFP4", "NVFP4"})
+NEEDS_IMPORTANCE: Final = ggml_library.NEEDS_IMPORTANCE
 
 
 def fitting(n_values: int) -> list[str]:
@@ -144,15 +169,30 @@ def decode(tensor: Tensor, start: int = 0, stop: int | None = None) -> NDArray[n
         raise CodecError(error.what, where=tensor.name, hint=error.hint) from error
 
 
-def encode(values: NDArray[np.float32], codec: str) -> bytes:
-    """float32 [rows, cols] as the bytes of `codec`, rounded to nearest even once.
+def encode(values: NDArray[np.float32], codec: str, importance: NDArray[np.float32] | None = None) -> bytes:
+    """float32 [rows, cols] as the bytes of `codec`; floats are rounded to nearest even once.
 
-    Raises CodecError when a row is not whole blocks or the type has no encoder here.
+    importance  float32 [cols], the weight of each column's error; types that ggml does not weight (floats, Q8_0,
+                MXFP4, NVFP4) take no notice of it
+
+    Values are finite: what C makes of others in a block is anybody's guess, and the caller knows the tensor's name.
+    Raises CodecError when a row is not whole blocks, the type has no encoder here, or it needs importance and gets
+    none; MissingExtraError when only ggml's own code encodes it and is not installed.
     """
     chosen = codec_named(codec)
     chosen.row_bytes(values.shape[-1])
     if chosen.kind == "float":
         return floats.encode(values, codec)
+    if codec in kquants.TYPES:
+        return kquants.encode(values, codec, importance).tobytes()
+    if codec in iq4.TYPES:
+        return iq4.encode(values, codec, importance).tobytes()
+    if codec in legacy.TYPES:
+        return legacy.encode(values, codec, importance).tobytes()
+    if codec in ggml_fp4.TYPES:
+        return ggml_fp4.encode(values, codec).tobytes()
     if codec in ggml.ENCODABLE:
         return ggml.encode(values, codec)
+    if codec in _LIBRARY:
+        return ggml_library.quantize(values, codec, importance).tobytes()
     raise CodecError(f"no encoder for {codec}", hint=f"types that can be written: {', '.join(ENCODABLE)}")

@@ -16,10 +16,16 @@ from numpy.typing import NDArray
 from mtptools.codecs.fp8 import MX_GROUP, without_nan
 from mtptools.errors import CodecError
 
-__all__ = ["VALUES", "decode", "from_mxfp4", "to_mxfp4"]
+__all__ = ["LARGEST", "VALUES", "decode", "encode", "from_mxfp4", "pack", "to_mxfp4"]
 
 # Of codes 0 to 15; code 8 is minus zero.
 VALUES: Final = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+
+LARGEST: Final = 6.0
+
+# Halfway between one value and the next. A tie goes to the even code, as IEEE says: up at the second, fourth and sixth.
+_HALFWAY: Final = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5], np.float32)
+_UP: Final = np.array([np.nextafter(h, np.float32(0)) if i % 2 else h for i, h in enumerate(_HALFWAY)], np.float32)
 
 _CODES: Final = np.arange(256)
 _PAIRS: Final = np.stack([VALUES[_CODES & 15], VALUES[_CODES >> 4]], axis=-1)
@@ -35,6 +41,17 @@ def decode(data: bytes | NDArray[np.uint8]) -> NDArray[np.float32]:
     """Packed bytes as a flat float32 array of twice as many values, low nibble first."""
     codes = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data.reshape(-1)
     return _PAIRS[codes].reshape(-1)
+
+
+def encode(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Codes 0 to 15 of float32 values: to nearest even, saturating at 6. What rounds to 0 from below is -0, code 8."""
+    codes = np.searchsorted(_UP, np.abs(values)).astype(np.uint8)
+    return codes | ((values < 0).astype(np.uint8) << np.uint8(3))
+
+
+def pack(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Codes [..., c] as bytes [..., c / 2], the first of two in the low nibble."""
+    return codes[..., 0::2] | codes[..., 1::2] << _FOUR
 
 
 def to_mxfp4(packed: NDArray[np.uint8], scale: NDArray[np.uint8]) -> NDArray[np.uint8]:

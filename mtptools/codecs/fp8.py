@@ -12,13 +12,27 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from mtptools.codecs.floats import rounded
 from mtptools.errors import CodecError
 
-__all__ = ["E4M3_MAX", "E8M0_NAN", "MX_GROUP", "decode", "encode_e4m3", "gather_scale", "spread_scale", "without_nan"]
+__all__ = [
+    "E4M3_MAX",
+    "E8M0_NAN",
+    "MX_GROUP",
+    "block_scales",
+    "decode",
+    "encode_blocks",
+    "encode_e4m3",
+    "gather_scale",
+    "spread_scale",
+    "without_nan",
+]
 
 E4M3_MAX: Final = 448.0
 E8M0_NAN: Final = 255
 MX_GROUP: Final = 32  # values a scale stands for in MX formats
+
+_NOTHING: Final = np.float32(2.0**-118)
 
 _CODES: Final = np.arange(256)
 
@@ -66,6 +80,52 @@ def encode_e4m3(values: NDArray[np.float32]) -> NDArray[np.uint8]:
     code = np.where(nan, np.uint32(0x7F), np.where(size < np.float32(2.0**-6), subnormal, normal))
     out: NDArray[np.uint8] = (code | sign).astype(np.uint8)
     return out
+
+
+def encode_blocks(
+    values: NDArray[np.float32], block: tuple[int, int], scales: str = "F32"
+) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Values [rows, columns] as F8_E4M3 codes of that shape, and the scale that each block's codes are multiplied by.
+
+    block   rows and columns under one scale; the last block of either may be short
+    scales  type the scales are stored in (F32, BF16): a code is of the scale as it is stored
+    scales' shape is [ceil(rows / block[0]), ceil(columns / block[1])]; a block of zeros has the scale 1, and so has one
+    of values below 2 ** -118, for which no scale is finite.
+
+    The largest of a block becomes 448. As transformers 5.23 (`Fp8Quantize`) computes it, in float32: values are
+    multiplied by 448 * (1 / largest), which is how torch divides a number by a tensor, and what is stored is the
+    reciprocal of that.
+    """
+    rows, columns = values.shape
+    tiles = _tiles(values, block)
+    up, down = _block_scales(tiles, scales)
+    codes = encode_e4m3(tiles * up[:, None, :, None]).reshape(-1, tiles.shape[2] * block[1])[:rows, :columns]
+    return codes, down
+
+
+def block_scales(values: NDArray[np.float32], block: tuple[int, int], scales: str = "F32") -> NDArray[np.float32]:
+    """The scales alone, as `encode_blocks` has them."""
+    return _block_scales(_tiles(values, block), scales)[1]
+
+
+def _tiles(values: NDArray[np.float32], block: tuple[int, int]) -> NDArray[np.float32]:
+    """[rows, columns] as [blocks, rows of a block, blocks, columns of a block], filled up with zeros."""
+    rows, columns = values.shape
+    padded = np.pad(values, ((0, -rows % block[0]), (0, -columns % block[1])))
+    return padded.reshape(len(padded) // block[0], block[0], -1, block[1])
+
+
+def _block_scales(tiles: NDArray[np.float32], scales: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """(what values are multiplied by, its reciprocal as it is stored)."""
+    largest = np.maximum(tiles.max((1, 3)), -tiles.min((1, 3)))
+    there = largest > _NOTHING
+    once = np.reciprocal(np.where(there, largest, np.float32(1)))
+    up = np.where(there, once * np.float32(E4M3_MAX), np.float32(1))
+    down = np.reciprocal(up)
+    if scales != "F32":
+        down = rounded(down, scales)
+        up = np.reciprocal(down)
+    return up, down
 
 
 def without_nan(scale: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -10,15 +10,28 @@ so 3, 5 and 6 bits straddle words.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mtptools.codecs import floats, fp4, fp8
+from mtptools.codecs import fp4, fp8
+from mtptools.codecs.floats import rounded
 from mtptools.errors import CodecError
 
-__all__ = ["GROUPS", "MODES", "Mode", "dequantize", "pack", "quantize", "quantize_fp", "unpack"]
+__all__ = [
+    "GROUPS",
+    "MODES",
+    "Mode",
+    "affine_scales",
+    "dequantize",
+    "fp_scales",
+    "pack",
+    "quantize",
+    "quantize_fp",
+    "unpack",
+]
 
 Floats = NDArray[np.float32]
 
@@ -103,8 +116,8 @@ def dequantize(
     if mode == "affine":
         if biases is None or biases.shape != scales.shape:
             raise CodecError("affine quantization without a bias for each scale", hint="is the mode mxfp4 or mxfp8?")
-        product = _round(codes * scales.astype(np.float32)[..., None], dtype)
-        return _round(product + biases[..., None], dtype).reshape(len(packed), n_cols)
+        product = rounded(codes * scales.astype(np.float32)[..., None], dtype)
+        return rounded(product + biases[..., None], dtype).reshape(len(packed), n_cols)
     values = fp8.decode(codes, "F8_E4M3").reshape(codes.shape) if bits == 8 else fp4.VALUES[codes]
     return (values * _factors(scales, mode)[..., None]).reshape(len(packed), n_cols)
 
@@ -119,20 +132,30 @@ def quantize(values: Floats, dtype: str, bits: int, group: int) -> tuple[NDArray
     rows that are not whole groups.
     """
     groups = _groups(values, dtype, "affine", bits, group)
+    scale, bias = _affine(groups, bits)
+    top = np.float32((1 << bits) - 1)
+    codes = np.clip(np.rint((groups - bias[..., None]) / scale[..., None]), 0, top).astype(np.uint8)
+    return pack(codes.reshape(len(values), -1), bits), rounded(scale, dtype), rounded(bias, dtype)
+
+
+def affine_scales(values: Floats, dtype: str, bits: int, group: int) -> tuple[Floats, Floats]:
+    """Scales and biases alone, as `quantize` has them."""
+    scale, bias = _affine(_groups(values, dtype, "affine", bits, group), bits)
+    return rounded(scale, dtype), rounded(bias, dtype)
+
+
+def _affine(groups: Floats, bits: int) -> tuple[Floats, Floats]:
     if bits == 1:
         raise CodecError("1 bit is read, not written", hint="2 bits or more")
-    top = np.float32((1 << bits) - 1)
     low, high = groups.min(-1), groups.max(-1)
     low_is_edge = np.abs(low) > np.abs(high)
-    scale = np.maximum((high - low) / top, _SMALLEST_SCALE)
+    scale = np.maximum((high - low) / np.float32((1 << bits) - 1), _SMALLEST_SCALE)
     scale = np.where(low_is_edge, scale, -scale)
     edge = np.where(low_is_edge, low, high)
     steps = np.rint(edge / scale)
     whole = steps != 0
     scale = np.where(whole, edge / np.where(whole, steps, np.float32(1)), scale)
-    bias = np.where(whole, edge, np.float32(0))
-    codes = np.clip(np.rint((groups - bias[..., None]) / scale[..., None]), 0, top).astype(np.uint8)
-    return pack(codes.reshape(len(values), -1), bits), _round(scale, dtype), _round(bias, dtype)
+    return scale, np.where(whole, edge, np.float32(0))
 
 
 def quantize_fp(values: Floats, dtype: str, mode: str) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
@@ -141,21 +164,35 @@ def quantize_fp(values: Floats, dtype: str, mode: str) -> tuple[NDArray[np.uint3
     The shared exponent is rounded up, as MLX does since mlx#4353; versions before rounded it to nearest.
     Raises CodecError for another mode, or rows that are not whole groups.
     """
+    groups, bits = _fp_groups(values, dtype, mode)
+    scales = _fp_scales(groups, dtype, mode)
+    factors = _factors(scales, mode)
+    scaled = rounded(groups / np.where(factors == 0, np.float32(1), factors)[..., None], dtype)
+    codes = fp8.encode_e4m3(scaled) if bits == 8 else _to_e2m1(scaled, dtype)
+    return pack(codes.reshape(len(values), -1), bits), scales
+
+
+def fp_scales(values: Floats, dtype: str, mode: str) -> NDArray[np.uint8]:
+    """Scales alone, as `quantize_fp` has them."""
+    return _fp_scales(_fp_groups(values, dtype, mode)[0], dtype, mode)
+
+
+def _fp_groups(values: Floats, dtype: str, mode: str) -> tuple[Floats, int]:
     chosen = MODES.get(mode)
     if chosen is None or chosen.largest is None:
         raise CodecError(f"no floating-point mode {mode!r} in MLX", hint="one of mxfp4, mxfp8, nvfp4")
-    bits, group = chosen.bits[0], chosen.groups[0]
-    groups = _groups(values, dtype, mode, bits, group)
-    needed = _round(np.abs(groups).max(-1) / np.float32(chosen.largest), dtype)
+    bits = chosen.bits[0]
+    return _groups(values, dtype, mode, bits, chosen.groups[0]), bits
+
+
+def _fp_scales(groups: Floats, dtype: str, mode: str) -> NDArray[np.uint8]:
+    chosen = MODES[mode]
+    needed = rounded(np.abs(groups).max(-1) / np.float32(chosen.largest or 1), dtype)
     if chosen.scales == "F8_E4M3":
-        scales = fp8.encode_e4m3(needed)
-    else:
-        power = np.ceil(np.log2(np.where(needed == 0, 1, needed).astype(np.float64)).astype(np.float32))
-        scales = np.clip(power + _E8M0_BIAS, 0, 254).astype(np.uint8)
-    factors = _factors(scales, mode)
-    scaled = _round(groups / np.where(factors == 0, np.float32(1), factors)[..., None], dtype)
-    codes = fp8.encode_e4m3(scaled) if bits == 8 else _to_e2m1(scaled, dtype)
-    return pack(codes.reshape(len(values), -1), bits), scales
+        return fp8.encode_e4m3(needed)
+    power = np.ceil(np.log2(np.where(needed == 0, 1, needed).astype(np.float64)).astype(np.float32))
+    exponents: NDArray[np.uint8] = np.clip(power + _E8M0_BIAS, 0, 254).astype(np.uint8)
+    return exponents
 
 
 def _factors(scales: NDArray[Any], mode: str) -> Floats:
@@ -167,14 +204,30 @@ def _factors(scales: NDArray[Any], mode: str) -> Floats:
 
 def _to_e2m1(values: Floats, dtype: str) -> NDArray[np.uint8]:
     """The first of the 16 codes whose value is nearest; distances are rounded to `dtype`, and 0 never becomes -0."""
+    if dtype != "BF16":
+        return _nearest(values, dtype)
+    which = np.ascontiguousarray(values).view(np.uint32) >> np.uint32(16)  # there are 65536 of them
+    codes: NDArray[np.uint8] = _bf16_codes()[which]
+    return codes
+
+
+@cache
+def _bf16_codes() -> NDArray[np.uint8]:
+    every = (np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)).view(np.float32)
+    return _nearest(np.where(np.isfinite(every), every, np.float32(0)), "BF16")
+
+
+def _nearest(values: Floats, dtype: str) -> NDArray[np.uint8]:
+    size = np.abs(values)  # the values of one sign are the others' mirror, and 0 comes before -0
     best = np.zeros(values.shape, np.uint8)
     nearest = np.full(values.shape, np.inf, np.float32)
-    for code, value in enumerate(fp4.VALUES):
-        distance = _round(np.abs(values - value), dtype)
+    for code, value in enumerate(fp4.VALUES[:8]):
+        distance = rounded(np.abs(size - value), dtype)
         closer = distance < nearest
         best[closer] = code
         nearest = np.where(closer, distance, nearest)
-    return best
+    out: NDArray[np.uint8] = best + np.where((values < 0) & (best > 0), np.uint8(8), np.uint8(0))
+    return out
 
 
 def _groups(values: Floats, dtype: str, mode: str, bits: int, group: int) -> Floats:
@@ -185,7 +238,7 @@ def _groups(values: Floats, dtype: str, mode: str, bits: int, group: int) -> Flo
             f"a row of {values.shape[-1]} values is not a multiple of MLX's group of {group}",
             hint="group sizes are 32, 64 and 128; keep the matrix in BF16 if none divides its rows",
         )
-    return _round(values, dtype).reshape(len(values), -1, group)
+    return rounded(values, dtype).reshape(len(values), -1, group)
 
 
 def _check(mode: str, bits: int, group: int) -> None:
@@ -197,15 +250,3 @@ def _check(mode: str, bits: int, group: int) -> None:
             f"MLX has no {mode} of {bits} bits in groups of {group}",
             hint=f"bits {', '.join(map(str, known.bits))}; group sizes {', '.join(map(str, known.groups))}",
         )
-
-
-def _round(values: NDArray[Any], dtype: str) -> Floats:
-    """float32 values, rounded to `dtype`."""
-    if dtype == "F32":
-        return np.asarray(values, np.float32)
-    if dtype == "BF16" and np.isfinite(values).all():
-        bits = np.array(values, np.float32).view(np.uint32)
-        bits += np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
-        bits &= np.uint32(0xFFFF0000)
-        return bits.view(np.float32)
-    return floats.decode(floats.encode(values, dtype), dtype).reshape(values.shape)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from dataclasses import replace
+from typing import Final, TypeVar
 
 import torch
 
@@ -15,13 +16,17 @@ from mtptools.decoder.mtp_head import Head, HeadLayer, HeadWiring
 from mtptools.decoder.ops import Arithmetic
 from mtptools.decoder.packed import Packed, Weight
 from mtptools.decoder.parts import Part, Scope, WeightSource, fill
+from mtptools.decoder.recorder import Recorder, Recording
 from mtptools.decoder.rope import Rope
 from mtptools.decoder.settings import LayerKind, Settings
 from mtptools.decoder.trunk import Block, Layer, Mixer, Trunk
+from mtptools.decoder.weights_gguf import gguf_columns
 from mtptools.errors import CorruptError, SystemFailure
 from mtptools.hparams import HParams
 
 __all__ = ["Builder"]
+
+W = TypeVar("W", bound=Weight)
 
 _VALIDATE: Final = "check the sizes in config.json or the GGUF's metadata: mtptools validate"
 
@@ -29,7 +34,8 @@ _VALIDATE: Final = "check the sizes in config.json or the GGUF's metadata: mtpto
 class Builder:
     """Weights of one source, in one dtype on one device; norms, routers and other vectors in float32.
 
-    packed  large matrices stay as they are stored, see `packed.py`
+    packed    large matrices stay as they are stored, see `packed.py`
+    recorder  is told what every matrix is multiplied with, see `recorder.py`
     """
 
     def __init__(
@@ -40,10 +46,11 @@ class Builder:
         device: torch.device,
         dtype: torch.dtype,
         packed: bool = False,
+        recorder: Recorder | None = None,
     ) -> None:
         self.source, self.hp, self.settings, self.device, self.dtype = source, hparams, settings, device, dtype
-        self.packed = packed
-        self.arithmetic = Arithmetic.on(device)
+        self.packed, self.recorder = packed, recorder
+        self.arithmetic = Arithmetic.on(device) if recorder is None else Recording.on(device, recorder)
         self.rope = Rope(settings.rope, device)
 
     def new(self, parts: Sequence[Part], shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -67,10 +74,17 @@ class Builder:
 
     def matrix(self, scope: Scope, roles: Sequence[str], rows: int, cols: int) -> Weight:
         """The roles one under the other."""
-        return self.weight(self.parts(scope, *roles), (rows, cols))
+        return self.watched(self.weight(self.parts(scope, *roles), (rows, cols)), scope, *roles)
 
     def one(self, scope: Scope, role: str, rows: int, cols: int) -> Weight:
         return self.matrix(scope, [role], rows, cols)
+
+    def watched(self, weight: W, scope: Scope, *roles: str) -> W:
+        """The weight itself; the recorder is told which tensors of a GGUF it is, or would be."""
+        if self.recorder is not None and scope[0] != "top":
+            names = [name for role in roles for name in self.source.gguf_names(scope, role)]
+            self.recorder.watch(weight, scope, names, gguf_columns(self.hp, roles[0]))
+        return weight
 
     def vector(self, scope: Scope, role: str, size: int) -> torch.Tensor:
         return self.new(self.parts(scope, role), (1, size), torch.float32)[0]
@@ -111,7 +125,7 @@ class Builder:
             sizes = {"query_bias": heads * dim, "key_bias": kv_heads * dim, "value_bias": kv_heads * dim}
             bias = torch.cat([self.vector(scope, role, size) for role, size in sizes.items()])
         weights = AttentionWeights(
-            self.weight(parts, (rows, hp.hidden_size)),
+            self.watched(self.weight(parts, (rows, hp.hidden_size)), scope, "query", "key", "value"),
             self.one(scope, "attention_out", hp.hidden_size, heads * dim),
             norm,
             bias,
@@ -147,9 +161,11 @@ class Builder:
         heads, rank, nope, own = hp.n_heads, hp.kv_lora_rank, hp.qk_nope_head_dim, hp.v_head_dim
         if not self.source.has(scope, "latent_up"):
             keys = self.new(self.parts(scope, "key_up"), (heads, rank, nope), self.dtype)
-            return keys, self.new(self.parts(scope, "value_up"), (heads, own, rank), self.dtype)
-        both = self.new(self.parts(scope, "latent_up"), (heads, nope + own, rank), self.dtype)
-        return both[:, :nope].transpose(1, 2).contiguous(), both[:, nope:].contiguous()
+            values = self.new(self.parts(scope, "value_up"), (heads, own, rank), self.dtype)
+        else:
+            both = self.new(self.parts(scope, "latent_up"), (heads, nope + own, rank), self.dtype)
+            keys, values = both[:, :nope].transpose(1, 2).contiguous(), both[:, nope:].contiguous()
+        return self.watched(keys, scope, "key_up"), self.watched(values, scope, "value_up")
 
     def deltanet(self, scope: Scope) -> DeltaNet:
         hp = self.hp
@@ -186,18 +202,29 @@ class Builder:
         routers = ["router", "switch"] if switch else ["router"]
         weights = MoeWeights(
             self.new(self.parts(scope, *routers), (n + len(routers) - 1, hidden), torch.float32),
-            self.weight(self.parts(scope, "expert_gate_up"), (n, 2 * size, hidden)),
-            self.weight(self.parts(scope, "expert_down"), (n, hidden, size)),
+            self.experts(scope, "expert_gate_up", (n, 2 * size, hidden)),
+            self.experts(scope, "expert_down", (n, hidden, size)),
             self.mlp_weights(scope, "shared_", shared) if shared else None,
             bool(switch),
             *self.choice(scope),
         )
         return Moe(weights, routing, self.arithmetic)
 
+    def experts(self, scope: Scope, role: str, shape: tuple[int, int, int]) -> Weight:
+        return self.watched(self.weight(self.parts(scope, role), shape), scope, role)
+
     def choice(self, scope: Scope) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """How experts are chosen beside their scores: (bias, table) of `MoeWeights`."""
         scored = self.settings.routing is not None and self.settings.routing.scoring != "softmax"
         return self.vector(scope, "router_bias", self.hp.n_experts) if scored else None, None
+
+    def beside(self, trunk: Trunk) -> Trunk:
+        """The trunk as the head of a sidecar GGUF sees it: with the embedding and output matrix of that file."""
+        top = ("top", 0)
+        embed = self._own(top, "embed", [trunk.embed])
+        if self.source.has(top, "embed") and not self.source.has(top, "output"):
+            return replace(trunk, embed=embed, output=embed)
+        return replace(trunk, embed=embed, output=self._own(top, "output", [trunk.output, embed]))
 
     def head(self, trunk: Trunk, wiring: HeadWiring) -> Head:
         layers: list[HeadLayer] = []
@@ -207,6 +234,10 @@ class Builder:
 
     def head_layer(self, scope: Scope, trunk: Trunk, before: Sequence[HeadLayer]) -> HeadLayer:
         hidden = self.hp.hidden_size
+        if self.recorder is not None:
+            self.recorder.outputs.append(self.source.gguf_names(scope, "head_output"))
+            own = self.source.has(scope, "head_embed")
+            self.recorder.embeds.append(self.source.gguf_names(scope, "head_embed") if own else ())
         embeds, outputs = [trunk.embed, *(b.embed for b in before)], [trunk.output, *(b.output for b in before)]
         return HeadLayer(
             self.fusion(scope),
@@ -220,7 +251,8 @@ class Builder:
 
     def fusion(self, scope: Scope) -> torch.Tensor:
         """[hidden, 2 hidden] of an MTP layer."""
-        return self.new(self.parts(scope, "fuse"), (self.hp.hidden_size, 2 * self.hp.hidden_size), self.dtype)
+        fuse = self.new(self.parts(scope, "fuse"), (self.hp.hidden_size, 2 * self.hp.hidden_size), self.dtype)
+        return self.watched(fuse, scope, "fuse")
 
     def _own(self, scope: Scope, role: str, others: Sequence[Weight]) -> Weight:
         """A matrix of the head's own; one of `others` (the trunk's first) when there is none, or it is its copy."""

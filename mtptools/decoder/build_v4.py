@@ -16,6 +16,7 @@ from mtptools.decoder.hyper import HyperBlock, HyperConnection, HyperHead
 from mtptools.decoder.indexer import Indexer
 from mtptools.decoder.mtp_head import HeadLayer
 from mtptools.decoder.parts import Scope, WeightSource
+from mtptools.decoder.recorder import Recorder
 from mtptools.decoder.rope import Rope
 from mtptools.decoder.settings import LayerKind, Settings
 from mtptools.decoder.settings_v4 import CSA, V4Settings
@@ -36,10 +37,11 @@ class V4Builder(Builder):
         device: torch.device,
         dtype: torch.dtype,
         packed: bool = False,
+        recorder: Recorder | None = None,
     ) -> None:
         if settings.routing is not None:
             settings = replace(settings, routing=replace(settings.routing, limit=v4.limit))
-        super().__init__(source, hparams, settings, device, dtype, packed)
+        super().__init__(source, hparams, settings, device, dtype, packed, recorder)
         self.v4 = v4
         self.near, self.far = Rope(v4.near, device), Rope(v4.far, device)
 
@@ -55,7 +57,8 @@ class V4Builder(Builder):
         if self.source.has(scope, "fuse"):
             return super().fusion(scope)
         shape, roles = (self.hp.hidden_size, self.hp.hidden_size), ("embed_proj", "hidden_proj")
-        return torch.cat([self.new(self.parts(scope, role), shape, self.dtype) for role in roles], dim=1)
+        fuse = torch.cat([self.new(self.parts(scope, role), shape, self.dtype) for role in roles], dim=1)
+        return self.watched(fuse, scope, "fuse")
 
     def block(self, scope: Scope, kind: LayerKind) -> HyperBlock:
         hidden = self.hp.hidden_size
@@ -102,13 +105,14 @@ class V4Builder(Builder):
             down |= dict.fromkeys(("index_values", "index_gates"), indexer.compressor.width)
             down["index_shares"] = indexer.n_heads
         out_rows = hp.o_groups * hp.o_lora_rank
+        groups = (hp.o_groups, hp.o_lora_rank, width // hp.o_groups)
         weights = CompressedWeights(
             self.matrix(scope, list(down), sum(down.values()), hp.hidden_size),
             self.one(scope, "query_up", width, hp.q_lora_rank),
             self.vector(scope, "query_norm", hp.q_lora_rank),
             self.vector(scope, "key_norm", hp.head_dim),
             self.vector(scope, "sinks", hp.n_heads),
-            self.new(self.parts(scope, "group_out"), (hp.o_groups, hp.o_lora_rank, width // hp.o_groups), self.dtype),
+            self.watched(self.new(self.parts(scope, "group_out"), groups, self.dtype), scope, "group_out"),
             self.one(scope, "attention_out", hp.hidden_size, out_rows),
         )
         rope = self.far if ratio else self.near

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from mtptools.checkpoint import Checkpoint
@@ -10,17 +12,22 @@ from mtptools.decoder.build import Builder
 from mtptools.decoder.build_v4 import V4Builder
 from mtptools.decoder.memory import DTYPES, fits
 from mtptools.decoder.model import Model
-from mtptools.decoder.mtp_head import HeadWiring
+from mtptools.decoder.mtp_head import Head, HeadWiring
 from mtptools.decoder.ops import exact_settings
+from mtptools.decoder.packed import Packed
 from mtptools.decoder.parts import WeightSource
+from mtptools.decoder.recorder import Recorder
 from mtptools.decoder.selftest import self_test
 from mtptools.decoder.settings import read_settings
 from mtptools.decoder.settings_v4 import read_v4
+from mtptools.decoder.trunk import Trunk
 from mtptools.decoder.weights_gguf import GgufWeights
 from mtptools.decoder.weights_hf import HfWeights
 from mtptools.errors import IncompatibleError, InputError, NoDecoderError, SystemFailure, UsageError
+from mtptools.gguf_blocks import gguf_blocks, head_blocks
+from mtptools.hparams import HParams
 
-__all__ = ["family_wiring", "load_model"]
+__all__ = ["family_wiring", "load_model", "with_head"]
 
 
 def load_model(
@@ -32,14 +39,17 @@ def load_model(
     dtype: str = "float32",
     packed: bool | None = None,
     check: bool = True,
+    recorder: Recorder | None = None,
 ) -> Model:
     """Load a trunk and its head.
 
-    head    another checkpoint (sidecar or donor) to take the head from; embeddings and output stay the trunk's
+    head    another checkpoint (sidecar or donor) to take the head from; embeddings and output are the trunk's, but for
+            a sidecar GGUF that has them
     wiring  how the head is connected; None: as its family says
     packed  leave matrices as they are stored and decode them at every use: far slower, the same bits; None: where
             the weights would not fit in memory otherwise
     check   run the start-up self-test of exact arithmetic on every weight shape
+    recorder  is told what matrices are multiplied with, see `recorder.py`
 
     Raises NoDecoderError (no formulas for the family), MissingRoleError (a tensor is not there), CorruptError
     (shapes, values that are not finite),
@@ -58,24 +68,46 @@ def load_model(
     if packed is None:
         packed = not fits(ckpt, head, target, dtype)
     source = _source(ckpt)
-    trunk_loader = _builder(source, ckpt, target, DTYPES[dtype], packed)
+    trunk_loader = _builder(source, ckpt, target, DTYPES[dtype], packed, recorder)
     with torch.inference_mode():
         trunk = trunk_loader.trunk()
         _check_claimed(source, "layer")
-        holder = ckpt if head is None else head
-        head_source = source if head is None else _source(head)
-        built = None
-        if head_source.head_depth:
-            _check_fit(ckpt, holder)
-            loader = trunk_loader
-            if head is not None:
-                loader = _builder(head_source, head, target, DTYPES[dtype], packed)
-            built = loader.head(trunk, wiring or family_wiring(holder))
-            _check_claimed(head_source, "head")
+        holder, loader = ckpt, trunk_loader
+        if head is not None:
+            holder, loader = head, _builder(_source(head), head, target, DTYPES[dtype], packed, recorder)
+        built = _head(trunk, ckpt.hparams, loader, holder, wiring)
         model = Model(holder.path, ckpt.hparams, trunk, built, holder.hparams.depth, DTYPES[dtype], trunk.arithmetic)
         if check:
             self_test(model)
     return model
+
+
+def with_head(model: Model, head: Checkpoint, *, wiring: HeadWiring | None = None) -> Model:
+    """A loaded model with the head of another checkpoint; nothing of the trunk is loaded again.
+
+    Matrices are held as the trunk's are: loaded, or as they are stored. No self-test: the shapes are those that were
+    tested when the model was loaded with a head of its own. Raises what `load_model` raises of a head.
+    """
+    _check_known(head)
+    packed = isinstance(model.trunk.embed, Packed)
+    loader = _builder(_source(head), head, model.arithmetic.device, model.dtype, packed, None)
+    with torch.inference_mode():
+        built = _head(model.trunk, model.hparams, loader, head, wiring)
+    return replace(model, where=head.path, head=built, declared=head.hparams.depth)
+
+
+def _head(
+    trunk: Trunk, hparams: HParams, loader: Builder, holder: Checkpoint, wiring: HeadWiring | None
+) -> Head | None:
+    """The head that `holder` has, None for none; `hparams` are the trunk's."""
+    if not loader.source.head_depth:
+        return None
+    _check_fit(hparams, holder)
+    # llama.cpp drafts from a file of its own with that file's embedding and output matrix.
+    alone = holder.dialect == "gguf" and set(gguf_blocks(holder)) == set(head_blocks(holder))
+    built = loader.head(loader.beside(trunk) if alone else trunk, wiring or family_wiring(holder))
+    _check_claimed(loader.source, "head")
+    return built
 
 
 def family_wiring(ckpt: Checkpoint) -> HeadWiring:
@@ -91,11 +123,18 @@ def _check_known(ckpt: Checkpoint) -> None:
         raise NoDecoderError(reason, where=ckpt.path, hint="mtptools verify without --parity checks what can be")
 
 
-def _builder(source: WeightSource, ckpt: Checkpoint, device: torch.device, dtype: torch.dtype, packed: bool) -> Builder:
+def _builder(
+    source: WeightSource,
+    ckpt: Checkpoint,
+    device: torch.device,
+    dtype: torch.dtype,
+    packed: bool,
+    recorder: Recorder | None,
+) -> Builder:
     settings = read_settings(ckpt)
     if ckpt.family.name == "deepseek4":
-        return V4Builder(source, ckpt.hparams, settings, read_v4(ckpt), device, dtype, packed)
-    return Builder(source, ckpt.hparams, settings, device, dtype, packed)
+        return V4Builder(source, ckpt.hparams, settings, read_v4(ckpt), device, dtype, packed, recorder)
+    return Builder(source, ckpt.hparams, settings, device, dtype, packed, recorder)
 
 
 def _source(ckpt: Checkpoint) -> WeightSource:
@@ -123,8 +162,8 @@ def _check_claimed(source: WeightSource, kind: str) -> None:
         )
 
 
-def _check_fit(trunk: Checkpoint, head: Checkpoint) -> None:
-    ours, theirs = trunk.hparams, head.hparams
+def _check_fit(ours: HParams, head: Checkpoint) -> None:
+    theirs = head.hparams
     fields = ("family", "hidden_size", "vocab_size")
     findings = [
         f"{field}: trunk {getattr(ours, field)}, head {getattr(theirs, field)}"

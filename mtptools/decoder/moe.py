@@ -64,8 +64,10 @@ class Mlp:
         return _gated(self.arithmetic, x, self.weights.gate_up, self.weights.down, self.limit)
 
 
-def _gated(ops: Arithmetic, x: Tensor, gate_up: Weight, down: Weight, limit: float) -> Tensor:
-    return ops.linear(ops.silu_gate(ops.linear(x, gate_up), limit), down)
+def _gated(
+    ops: Arithmetic, x: Tensor, gate_up: Weight, down: Weight, limit: float, expert: int | None = None
+) -> Tensor:
+    return ops.linear(ops.silu_gate(ops.linear(x, gate_up, expert), limit), down, expert)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ class Moe:
         for expert, places in groups.items():
             rows = [row for row, _ in places]
             inputs = x if rows == every else x[rows]
-            out = _gated(ops, inputs, weights.gate_up[expert], weights.down[expert], self.routing.limit)
+            out = _gated(ops, inputs, weights.gate_up, weights.down, self.routing.limit, expert)
             parts.update(zip(places, each_row(out), strict=True))
         mixed = []
         for row in range(x.shape[0]):

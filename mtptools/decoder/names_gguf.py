@@ -87,6 +87,7 @@ GGUF_BLOCK: Final[Mapping[str, Mapping[str, str]]] = {
         "key_up": "attn_k_b.weight",
         "value_up": "attn_v_b.weight",
     },
+    "mimo": {**_COMMON, **_ATTENTION, "ffn_norm": "ffn_norm.weight"},  # as far as it can be named: there is no GGUF
     "deepseek4": {**_COMMON, **GGUF_LAYER},
 }
 """Family -> role -> name in `blk.N.`"""

@@ -109,9 +109,12 @@ class Arithmetic:
         whole = self.tile == 1 and x.shape[-1] % VECTOR == 0 and x.numel() < GRAIN
         return fn(x) if whole else self.rows(fn, x)
 
-    def linear(self, x: Tensor, weight: Weight) -> Tensor:
-        """x [rows, K] float32 times weight [N, K] in its dtype: float32 [rows, N]."""
-        weight = dense(weight)
+    def linear(self, x: Tensor, weight: Weight, index: int | None = None) -> Tensor:
+        """x [rows, K] float32 times weight [N, K] in its dtype: float32 [rows, N].
+
+        index  weight is a stack [n, N, K], and this is the number of the one that is meant
+        """
+        weight = dense(weight if index is None else weight[index])
         if weight.dtype == torch.float32:
             if self.tile == 1:
                 return self._one_by_one(x, weight)

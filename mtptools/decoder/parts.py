@@ -83,6 +83,9 @@ class WeightSource(Protocol):
     def parts(self, scope: Scope, role: str) -> list[Part]:
         """One under the other. "expert_gate_up": gate 0, up 0, gate 1, up 1 …; "expert_down": down 0, down 1 …"""
 
+    def gguf_names(self, scope: Scope, role: str) -> tuple[str, ...]:
+        """The tensors of a GGUF that hold a role: of this one, or of the one a converter would make."""
+
     def leftover(self, kind: str) -> list[str]:
         """Names of text tensors, of the trunk ("layer") or the head ("head"), that were never asked for."""
 

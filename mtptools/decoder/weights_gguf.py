@@ -19,11 +19,18 @@ from mtptools.decoder.names_gguf import FUSION, GGUF_BLOCK, GGUF_TOP
 from mtptools.decoder.names_v4 import GGUF_STREAMS
 from mtptools.decoder.parts import Part, Scope
 from mtptools.errors import MissingRoleError
+from mtptools.hparams import HParams
 from mtptools.quantized import beside, companions, logical
 
-__all__ = ["GgufWeights", "tiled_heads"]
+__all__ = ["GgufWeights", "gguf_columns", "tiled_heads"]
 
 _TILED: Final = ("qwen35", "qwen35moe")
+_JOINED: Final = {
+    **dict.fromkeys(("query", "key", "value"), "qkv"),
+    **{role: joined for role, (joined, _) in JOINED.items()},
+}
+"""Role -> the role of a tensor that it may be a part of."""
+
 _FUSED: Final = ("query", "key", "value", "query_bias", "key_bias", "value_bias")
 
 
@@ -35,6 +42,17 @@ def tiled_heads(n_k: int, n_v: int) -> NDArray[np.int64]:
 def _spread(heads: NDArray[np.int64], dim: int) -> NDArray[np.int64]:
     """A permutation of heads as one of their rows, `dim` rows a head."""
     return (heads[:, None] * dim + np.arange(dim, dtype=np.int64)).reshape(-1)
+
+
+def gguf_columns(hp: HParams, role: str) -> NDArray[np.int64] | None:
+    """Which of the decoder's columns stands at each place of the tensor in a GGUF; None: they stand in order."""
+    if role != "delta_out" or not _is_tiled(hp):
+        return None
+    return _spread(tiled_heads(hp.linear_k_heads, hp.linear_v_heads), hp.linear_v_head_dim)
+
+
+def _is_tiled(hp: HParams) -> bool:
+    return hp.family in _TILED and hp.linear_k_heads != hp.linear_v_heads
 
 
 class GgufWeights:
@@ -102,7 +120,7 @@ class GgufWeights:
     def _grouped(self, part: Part, role: str) -> Part:
         """Undo the tiled order of value heads. Lengths are checked where the part is used."""
         hp = self.hparams
-        if hp.family not in _TILED or hp.linear_k_heads == hp.linear_v_heads:
+        if not _is_tiled(hp):
             return part
         heads = tiled_heads(hp.linear_k_heads, hp.linear_v_heads)
         rows = _spread(heads, hp.linear_v_head_dim)
@@ -118,6 +136,14 @@ class GgufWeights:
         if role in ("delta_dt", "delta_decay"):
             return replace(part, take=np.argsort(heads))
         return part
+
+    def gguf_names(self, scope: Scope, role: str) -> tuple[str, ...]:
+        for one in (role, _JOINED.get(role, role)):
+            if (name := self._name(scope, one)) in self.tensors:
+                return (name,)
+        if role == "expert_gate_up":
+            return tuple(self._name(scope, f"expert_{kind}") for kind in ("gate", "up"))
+        return (f"blk.{self.hparams.n_layers + scope[1]}.{self.names[role]}",)
 
     def leftover(self, kind: str) -> list[str]:
         def belongs(name: str) -> bool:

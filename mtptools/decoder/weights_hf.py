@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.decoder.key_heads import JOINED, pick
+from mtptools.decoder.names_gguf import GGUF_BLOCK
 from mtptools.decoder.names_hf import HF_NAMES
 from mtptools.decoder.parts import Part, Scope
 from mtptools.errors import MissingRoleError
@@ -141,6 +142,15 @@ class HfWeights:
                     )
                 parts.append(Part.whole(self._values(name)))
         return parts
+
+    def gguf_names(self, scope: Scope, role: str) -> tuple[str, ...]:
+        kind, number = scope
+        block = number if kind == "layer" else self.hparams.n_layers + number
+        names = GGUF_BLOCK[self.hparams.family]
+        roles = ("expert_gate", "expert_up") if role == "expert_gate_up" else (role,)
+        if role in ("delta_a", "delta_b") and "delta_ba" in names:  # the one joined projection converters leave joined
+            roles = ("delta_ba",)
+        return tuple(f"blk.{block}.{names[one]}" for one in roles)
 
     def leftover(self, kind: str) -> list[str]:
         heads = self.head_prefixes or ("mtp.",)

@@ -11,8 +11,10 @@ from mtptools.head import Found, Head, find_trunk, trunk_layers
 from mtptools.ops.declare import changes_between, hf_with_depth, to_json_bytes
 from mtptools.ops.donor import complete_head, doubts, kinds_of, renamed, require_shapes
 from mtptools.ops.exact import require_lossless, statement
-from mtptools.ops.render import Place, Style, as_stored, gguf_entries, gguf_entry, named, safetensors_entries
+from mtptools.ops.head_types import HeadTypes
+from mtptools.ops.render import Place, as_stored, gguf_entries, gguf_entry, named, safetensors_entries
 from mtptools.ops.sidecar import gguf_metadata, hf_config
+from mtptools.ops.style import Style
 from mtptools.plan import Dropped, Entry, Input, OutFile, Plan, SideFile
 from mtptools.quantized import COMPANIONS
 
@@ -76,8 +78,9 @@ def convert_head(
 
 
 def _gguf(source: Checkpoint, heads: list[Head], shared: list[Found], style: Style) -> list[Entry]:
-    entries = [gguf_entry(source, found, found.role.name, style.matrices, label="source") for found in shared]
-    return entries + gguf_entries(source, heads, trunk_layers(source), style, label="source")
+    types = HeadTypes(style)
+    entries = [gguf_entry(source, found, found.role.name, types, label="source") for found in shared]
+    return entries + gguf_entries(source, heads, trunk_layers(source), types, label="source")
 
 
 def _safetensors(

@@ -8,7 +8,9 @@ from mtptools.errors import ConventionError, CorruptError, InputError, MissingHe
 from mtptools.gguf_blocks import missing_blocks, trunk_blocks
 from mtptools.head import Head, find_head, head_names, is_sidecar, layers_of, not_a_head, within_head
 from mtptools.ops import validate_norms, validate_tensors
-from mtptools.ops.render import EXPERTS, Place, Style, as_stored, gguf_entries, place_of, safetensors_entries
+from mtptools.ops.head_types import HeadTypes
+from mtptools.ops.render import Place, as_stored, gguf_entries, place_of, safetensors_entries
+from mtptools.ops.style import EXPERTS, Style
 from mtptools.plan import Entry
 from mtptools.quantized import COMPANIONS
 
@@ -104,7 +106,7 @@ def is_quantized(ckpt: Checkpoint) -> bool:
 
 
 def head_entries(
-    donor: Checkpoint, heads: list[Head], trunk: Checkpoint, first_block: int, style: Style
+    donor: Checkpoint, heads: list[Head], trunk: Checkpoint, first_block: int, types: HeadTypes
 ) -> list[Entry]:
     """Plan entries that insert these heads into `trunk`.
 
@@ -114,7 +116,8 @@ def head_entries(
     layout of the experts is asked for.
     """
     if trunk.dialect == "gguf":
-        return gguf_entries(donor, heads, first_block, style)
+        return gguf_entries(donor, heads, first_block, types)
+    style = types.style
     place = place_of(trunk, len(heads))
     if donor.dialect == trunk.dialect and not _laid_out_anew(heads, style) and _readable(donor, trunk, style):
         return as_stored(donor, renamed(donor, place), kinds_of(heads), style)

@@ -30,6 +30,8 @@ def loses(entry: Entry) -> str | None:
     if entry.passes:
         return None
     source = entry.source
+    if entry.encoding:
+        return f"{entry.origin} becomes {entry.encoding}"
     if source.packed is not None and entry.codec == source.codec:  # laid out anew, never decoded
         return None
     if any(name.endswith(COMPANIONS) for name in entry.names):

@@ -13,6 +13,7 @@ from mtptools.containers.safetensors import INDEX_NAME
 from mtptools.errors import InputError, UsageError, typed
 from mtptools.gguf_blocks import trunk_blocks
 from mtptools.head import Head, head_names, trunk_layers
+from mtptools.importance import Importance
 from mtptools.ops.compatible import require_match
 from mtptools.ops.declare import (
     MODELOPT_FILE,
@@ -25,12 +26,16 @@ from mtptools.ops.declare import (
     to_json_bytes,
 )
 from mtptools.ops.donor import complete_head, head_entries, is_quantized, require_trunk
+from mtptools.ops.encoded_head import asks_encodings, encoded_head
 from mtptools.ops.exact import require_lossless, statement
 from mtptools.ops.folder import NOT_INDEXED, index_json, left_out, loose_facts, side_files
+from mtptools.ops.head_types import HeadTypes, mixture_of, type_facts
 from mtptools.ops.mlx_config import with_head
-from mtptools.ops.quant_config import Module, cover, cover_modelopt, head_modules
-from mtptools.ops.render import Experts, Style
+from mtptools.ops.own_output import OUTPUT, own_outputs
+from mtptools.ops.quant_config import Module, cover_modelopt
+from mtptools.ops.quantize_hf import declared
 from mtptools.ops.shards import gguf_shards, keep, safetensors_shards, unindexed
+from mtptools.ops.style import Experts, Style
 from mtptools.plan import Dropped, Entry, Input, OutFile, Plan
 
 __all__ = ["graft"]
@@ -47,6 +52,9 @@ def graft(
     head_type: str | None = None,
     norm_type: str | None = None,
     experts: Experts | None = None,
+    roles: Sequence[str] = (),
+    own_output: str | None = None,
+    importance: Importance | None = None,
     lossless: bool = False,
     link: bool = False,
     allow: Sequence[str] = (),
@@ -58,6 +66,9 @@ def graft(
                a quantized GGUF trunk, BF16 on a float one. Norms and routers are F32 in GGUF.
     norm_type  type of the head's norms in safetensors; by default that of the matrices, as releases have them
     experts    "single" or "fused" experts in HF; by default the donor's layout, or the family's where it has none
+    roles      "ROLE=TYPE" for matrices that get another type than the rest
+    own_output type of an output matrix of the head's own, made from the trunk's: GGUF only
+    importance weights of columns for GGUF types that take them
     lossless   refuse when any bit of the head could not be had back
     link       files of the trunk in which nothing changes become hard links to it
     allow      ids of mismatches to accept, see `mtptools.ops.compatible.FINDINGS`
@@ -81,12 +92,14 @@ def graft(
         )
     if trunk.hparams.depth:
         facts.append(f"the trunk declared {trunk.hparams.depth} MTP layer(s) it did not hold; now it holds them")
-    style = Style.asked(head_type, norm_type, experts)
+    style = Style.asked(head_type, norm_type, experts, roles=roles, own_output=own_output)
     if experts is not None and trunk.dialect != "hf":
         raise UsageError(f"{trunk.dialect} stacks experts", where="--experts", hint="leave it out")
     if trunk.dialect == "gguf":
-        plan = _gguf(trunk, donor, heads, out_name, style, facts, link=link)
+        plan = _gguf(trunk, donor, heads, out_name, style, importance, facts, link=link)
     else:
+        if importance is not None:
+            raise UsageError("types of safetensors take no importance", where="--imatrix", hint="leave it out")
         plan = _hf(trunk, donor, heads, style, facts, link=link)
     if lossless:
         require_lossless([entry for entry in plan.entries if entry.head])
@@ -104,6 +117,7 @@ def _gguf(
     heads: list[Head],
     out_name: str,
     style: Style,
+    importance: Importance | None,
     facts: list[str],
     *,
     link: bool,
@@ -116,7 +130,14 @@ def _gguf(
         matrices, why = _default_type(trunk, heads)
         style = replace(style, matrices=matrices)
         facts.append(f"head type {matrices}: the donor is {donor.dialect.upper()} and {why}")
-    head = head_entries(donor, heads, trunk, n_trunk, style)
+    names = [*trunk, *(f"blk.{n_trunk + n}.{name}" for n, head in enumerate(heads) for name in head.roles)]
+    types = HeadTypes(style, mixture_of(trunk, names, n_trunk + len(heads)), importance)
+    style.require_roles([*types.matrices(heads), *([OUTPUT] if style.own_output else [])])
+    head = head_entries(donor, heads, trunk, n_trunk, types)
+    if style.own_output is not None:
+        own = {entry.name: entry for entry in own_outputs(trunk, donor, heads, n_trunk, types)}
+        head = [*(entry for entry in head if entry.name not in own), *own.values()]
+    facts += type_facts(heads, head, importance)
     if not all(entry.passes for entry in head):
         facts += statement(head)
     metadata = gguf_with_depth(
@@ -177,7 +198,10 @@ def _require_block(trunk: Checkpoint, heads: Sequence[Head]) -> None:
 def _hf(trunk: Checkpoint, donor: Checkpoint, heads: list[Head], style: Style, facts: list[str], *, link: bool) -> Plan:
     if trunk.dialect == "mlx":
         _require_reader(trunk, facts)
-    head = head_entries(donor, heads, trunk, 0, style)
+    if asks_encodings(style):
+        head = encoded_head(donor, heads, trunk, style, facts)
+    else:
+        head = head_entries(donor, heads, trunk, 0, HeadTypes(style))
     loose = unindexed(trunk)
     facts += loose_facts(loose)
     files = safetensors_shards(trunk, "trunk", loose, facts, indexed=True, link=link)
@@ -191,8 +215,7 @@ def _hf(trunk: Checkpoint, donor: Checkpoint, heads: list[Head], style: Style, f
     if trunk.dialect == "mlx":
         config = with_head(config, donor, head, facts)
     else:
-        modules = head_modules({entry.name: (entry.codec, len(entry.source.shape)) for entry in head})
-        config = cover(config, modules, facts)
+        config, modules = declared(config, trunk, donor, head, heads, facts)
     if not all(entry.passes for entry in head):
         facts += statement(head)
     made = {"config.json": to_json_bytes(config), INDEX_NAME: index_json(trunk.index, files)}

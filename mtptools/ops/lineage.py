@@ -6,14 +6,18 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
+import numpy as np
 import xxhash
 
 from mtptools.checkpoint import Checkpoint
-from mtptools.errors import CodecError
-from mtptools.head import find_head, head_names, layers_of, within_head
+from mtptools.codecs import CODECS, ENCODABLE, EXACT, NEEDS_IMPORTANCE, decode, decode_bytes, encode
+from mtptools.conventions import convert_values
+from mtptools.errors import CodecError, MissingExtraError
+from mtptools.head import Found, find_head, find_trunk, head_names, layers_of, within_head
 from mtptools.ops.diff import digest
+from mtptools.ops.own_output import OUTPUT
 from mtptools.receipt import identity, load_beside, load_inside
 from mtptools.recode import recoded
 from mtptools.tensors import Tensor, read_blob
@@ -22,6 +26,11 @@ __all__ = ["Lineage", "lineage"]
 
 Verdict = Literal["pass", "fail", "not checked"]
 Progress = Callable[[int], None]
+
+# Values this far off, as a share of the donor's, are of another matrix (1.4 where they have nothing in common).
+UNRELATED: Final = 1.2
+# As far off as this, times a plain conversion's error, is what importance makes of it.
+WORSE: Final = 1.5
 
 
 @dataclass(frozen=True)
@@ -129,32 +138,77 @@ def _donor(ckpt: Checkpoint, donor: Checkpoint, progress: Progress) -> Lineage:
     as_stored = _by_stored_names(ckpt, donor, progress)
     if as_stored is not None:
         return as_stored
-    same, made, unknown = 0, 0, []
+    same, made, apart = 0, 0, list[float]()
     for layer in range(max(len(layers_of(ckpt)), len(layers_of(donor)), 1)):
         ours, theirs = find_head(ckpt, layer), find_head(donor, layer)
         if ours is None or theirs is None:
             return Lineage("donor", "fail", f"no head in {(ckpt if ours is None else donor).path.name}")
-        missing = sorted(set(ours.roles) ^ set(theirs.roles))
+        own = {OUTPUT: base} if (base := _output(ckpt)) is not None and OUTPUT not in theirs.roles else {}
+        missing = sorted(set(ours.roles) ^ {*theirs.roles, *(own if OUTPUT in ours.roles else ())})
         if missing:
             return Lineage("donor", "fail", f"roles that only one of them has: {', '.join(missing[:4])}")
         for name, found in ours.roles.items():
-            left, right = found.tensor, theirs.roles[name].tensor
-            values = (found.role.convention(donor.dialect), found.role.convention(ckpt.dialect))
-            if left.codec == right.codec and values[0] == values[1] and left.stored and right.stored:
-                expected: str | None = digest(right, progress)
+            base = own.get(name)
+            left, right = found.tensor, theirs.roles[name].tensor if base is None else base
+            stored = (donor if base is None else ckpt).dialect
+            values = (found.role.convention(stored), found.role.convention(ckpt.dialect))
+            as_it_is = left.codec == right.codec and values[0] == values[1] and left.stored and right.stored
+            if as_it_is and digest(left, progress) == digest(right, progress):
                 same += 1
+            elif not as_it_is and _is_made_of(left, right, values, progress):
+                made += 1
+            elif not as_it_is and (off := _quantized_apart(found, right, values)) is not None:
+                apart.append(off)
             else:
-                expected = _converted(right, left.codec, values)
-                made += expected is not None
-            if expected is None:
-                unknown.append(name)
-            elif (digest(left, progress) if left.stored else _converted(left, left.codec, None)) != expected:
-                return Lineage("donor", "fail", f"{name} is not {donor.path.name}'s, converted or not")
+                whose = donor.path.name if base is None else "the trunk"
+                return Lineage("donor", "fail", f"{name} is not {whose}'s, converted or not")
     what = f"{same} head tensors byte for byte those of {donor.path.name}"
     what += f", {made} as converting them again gives" if made else ""
-    if unknown:
-        return Lineage("donor", "not checked", f"{what}; {len(unknown)} in a type that has no encoder here")
+    if apart:
+        what += f"; {len(apart)} quantized in a way that is not repeated here (importance, or another build of ggml)"
+        return Lineage("donor", "not checked", f"{what}, at most {max(apart):.1%} away in root mean square")
     return Lineage("donor", "pass", what)
+
+
+def _output(ckpt: Checkpoint) -> Tensor | None:
+    """The trunk's output matrix, from which a head's own is made (`mtptools.ops.own_output`)."""
+    found = {role.name: one for role, layer, one in find_trunk(ckpt) if layer is None and one is not None}
+    one = found.get("output.weight") or found.get("token_embd.weight")
+    return None if one is None else one.tensor
+
+
+def _quantized_apart(found: Found, right: Tensor, values: tuple[str, str]) -> float | None:
+    """How far quantized values are from the donor's; None where no way to quantize the donor's gives them.
+
+    Importance moves codes, and so do fused multiply-adds in ggml as it is commonly built: what cannot be repeated bit
+    for bit has to be about as near as a plain conversion.
+    """
+    left = found.tensor
+    if left.shape != right.shape or not (
+        found.scaled or (CODECS[left.codec].kind == "block" and left.codec not in EXACT)
+    ):
+        return None
+    plain = UNRELATED
+    if not found.scaled and left.codec in ENCODABLE and left.codec not in NEEDS_IMPORTANCE:
+        plain = WORSE * _distance(right, values, left.codec)
+    off = _distance(right, values, left)
+    return off if off <= plain else None
+
+
+def _distance(right: Tensor, values: tuple[str, str], other: Tensor | str) -> float:
+    """Root mean square between the donor's values and a tensor, or themselves in a type, as a share of them."""
+    off = norm = 0.0
+    step = max(1, (1 << 20) // max(right.shape[-1], 1))
+    for start in range(0, right.n_rows, step):
+        stop = min(start + step, right.n_rows)
+        there = convert_values(decode(right, start, stop), *values)
+        if isinstance(other, str):
+            ours = decode_bytes(encode(there, other), other, right.shape[-1])
+        else:
+            ours = decode(other, start, stop)
+        off += float(np.square(ours - there, dtype=np.float64).sum())
+        norm += float(np.square(there, dtype=np.float64).sum())
+    return float((off / norm) ** 0.5) if norm else off
 
 
 def _by_stored_names(ckpt: Checkpoint, donor: Checkpoint, progress: Progress) -> Lineage | None:
@@ -170,12 +224,17 @@ def _by_stored_names(ckpt: Checkpoint, donor: Checkpoint, progress: Progress) ->
     return Lineage("donor", "pass", f"{len(ours)} head tensors byte for byte those of {donor.path.name}")
 
 
-def _converted(source: Tensor, codec: str, values: tuple[str, str] | None) -> str | None:
-    """Digest of the donor's tensor in our type and convention; None when there is no encoder for it."""
-    state = xxhash.xxh3_128()
+def _is_made_of(left: Tensor, right: Tensor, values: tuple[str, str], progress: Progress) -> bool:
+    """Does the donor's tensor, in our type and convention, have our bytes? False when there is no encoder for it."""
     try:
-        for data in recoded(source, codec, values):
-            state.update(data)
-    except CodecError:
-        return None
+        ours = digest(left, progress) if left.stored else _digest_as(left, left.codec, None)
+        return _digest_as(right, left.codec, values) == ours
+    except (CodecError, MissingExtraError):
+        return False
+
+
+def _digest_as(source: Tensor, codec: str, values: tuple[str, str] | None) -> str:
+    state = xxhash.xxh3_128()
+    for data in recoded(source, codec, values):
+        state.update(data)
     return str(state.hexdigest())

@@ -7,23 +7,21 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from mtptools.checkpoint import Checkpoint
-from mtptools.codecs import CODECS, ENCODABLE
 from mtptools.conventions import LAYOUTS
-from mtptools.errors import CodecError, ConventionError, UsageError
+from mtptools.errors import ConventionError, UsageError
 from mtptools.families import Family, Role, Source
 from mtptools.families.blocks import GGUF_FUSED
 from mtptools.head import Found, Head, Stored, head_prefix, hf_prefix
 from mtptools.hparams import HParams
+from mtptools.ops.head_types import HeadTypes
 from mtptools.ops.packed import FP4, as_fp4, as_mxfp4
+from mtptools.ops.style import EXPERTS, Style
 from mtptools.plan import Entry
 from mtptools.tensors import Tensor
 from mtptools.views import reshaped, same_values
 
 __all__ = [
-    "EXPERTS",
-    "Experts",
     "Place",
-    "Style",
     "as_stored",
     "gguf_entries",
     "named",
@@ -32,31 +30,7 @@ __all__ = [
 ]
 
 FLOATS: Final = ("F32", "F16", "BF16")
-Experts = Literal["single", "fused"]
-EXPERTS: Final = {"single": ("stack_experts",), "fused": ("gate_half", "up_half", "whole")}
 _SMALL: Final = ("norm", "router", "vector")
-
-
-@dataclass(frozen=True)
-class Style:
-    """What was asked of the output.
-
-    matrices  type of the matrices, None to keep the donor's where the dialect can
-    norms     type of norms in safetensors, None for the one releases have
-    experts   one by one or fused in 3-D, None for the way the family's releases have them
-    """
-
-    matrices: str | None = None
-    norms: str | None = None
-    experts: Experts | None = None
-
-    @classmethod
-    def asked(cls, matrices: str | None = None, norms: str | None = None, experts: Experts | None = None) -> Style:
-        """From what was typed. Raises UsageError for a type that does not exist."""
-        for option, value in (("--head-type", matrices), ("--norm-type", norms)):
-            if value is not None and value.upper() not in CODECS:
-                raise UsageError(f"no type is called {value!r}", where=option, hint=f"types: {', '.join(ENCODABLE)}")
-        return cls(matrices and matrices.upper(), norms and norms.upper(), experts)
 
 
 @dataclass(frozen=True)
@@ -87,14 +61,14 @@ def place_of(ckpt: Checkpoint, depth: int) -> Place:
 
 
 def gguf_entries(
-    donor: Checkpoint, heads: Sequence[Head], first_block: int, style: Style, *, label: str = "donor"
+    donor: Checkpoint, heads: Sequence[Head], first_block: int, types: HeadTypes, *, label: str = "donor"
 ) -> list[Entry]:
     """Entries of these heads' blocks, the first one numbered `first_block`. Raises CodecError."""
     entries: list[Entry] = []
     for layer, head in enumerate(heads):
         for name, found in head.roles.items():
             full = name if found.role.root else f"blk.{first_block + layer}.{name}"
-            entries.append(gguf_entry(donor, found, full, style.matrices, label=label, head=True))
+            entries.append(gguf_entry(donor, found, full, types, label=label, head=True))
     return _once(entries)
 
 
@@ -116,21 +90,22 @@ def _once(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def gguf_entry(
-    donor: Checkpoint, found: Found, name: str, wanted: str | None, *, label: str = "donor", head: bool = False
+    donor: Checkpoint, found: Found, name: str, types: HeadTypes, *, label: str = "donor", head: bool = False
 ) -> Entry:
     """One role as GGUF stores it: canonical, norms and routers in F32."""
+    wanted = types.wanted(found, name)
     if wanted in (None, "MXFP4") and (same := as_mxfp4(found)) is not None:
         return Entry(name, same, "MXFP4", label, found.names, head=head)
     values = (found.role.convention(donor.dialect), "plain")
     codec = found.tensor.codec
-    if found.role.kind in _SMALL:
+    if types.pinned(found):
         codec = "F32" if donor.dialect != "gguf" or wanted is not None else codec
     elif wanted is not None:
         codec = wanted
     elif found.scaled:
         codec = "BF16"  # dequantized values have no type of their own
     if codec != found.tensor.codec or values[0] != values[1]:
-        _check_encodable(found, codec)
+        types.require(found, name, codec)
     return Entry(
         name=name,
         source=found.tensor,
@@ -139,17 +114,8 @@ def gguf_entry(
         names=found.names,
         values=values if values[0] != values[1] else None,
         head=head,
+        importance=types.weights(name, found.tensor, codec),
     )
-
-
-def _check_encodable(found: Found, codec: str) -> None:
-    if codec not in ENCODABLE:
-        raise CodecError(f"no encoder for {codec}", where="--head-type", hint=f"types: {', '.join(ENCODABLE)}")
-    shape = found.tensor.shape
-    try:
-        CODECS[codec].row_bytes(shape[-1] if shape else 1)
-    except CodecError as error:
-        raise CodecError(f"{found.role.name}: {error.what}", where="--head-type", hint=error.hint) from error
 
 
 def safetensors_entries(

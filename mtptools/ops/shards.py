@@ -113,7 +113,9 @@ def gguf_shards(
         if not isinstance(own, Metadata):
             raise InputError("a GGUF shard without GGUF metadata", where=source.path)
         if link and file is not None:
+            made = sum(not entry.passes for entry in entries)
             why = _hindrance(source, file, [entry.name for entry in entries], position)
+            why = why or (f"{made} of its tensors change" if made else None)
             if why is None:
                 files.append(OutFile(name, "gguf", own, tuple(entries), alignment, linked=file.path))
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from mtptools import __version__
@@ -10,7 +10,7 @@ from mtptools import __version__
 if TYPE_CHECKING:  # torch is loaded by the decoder alone
     from mtptools.decoder.bench import Bench, Gain
 
-__all__ = ["category_name", "failures", "render", "to_json"]
+__all__ = ["category_name", "conditions", "failures", "markdown", "render", "to_json"]
 
 SCHEMA: Final = 1
 
@@ -43,9 +43,8 @@ def category_name(category: str | None) -> str:
     return "all" if category is None else category or "(none)"
 
 
-def conditions(bench: Bench) -> str:
-    """What the times depend on."""
-    told = bench.fingerprint
+def conditions(told: Mapping[str, Any]) -> str:
+    """A fingerprint in a few words: what times, and bits, depend on."""
     place = told.get("gpu") or f"{told['cpu_capability']}, {told['threads']} thread{'s' * (told['threads'] != 1)}"
     return f"{told['dtype']} on {told['device']} ({place}), torch {told['torch']}"
 
@@ -58,7 +57,7 @@ def render(bench: Bench, path: str) -> str:
     lines = [
         f"bench {path}",
         "",
-        f"{len(bench.prompts)} prompts, {bench.n_tokens} tokens each, greedy; {conditions(bench)}",
+        f"{len(bench.prompts)} prompts, {bench.n_tokens} tokens each, greedy; {conditions(bench.fingerprint)}",
         f"seconds: medians of {bench.runs} run{'s' * (bench.runs != 1)}, arms in rotation after a warm-up, without the "
         "prompt's pass",
         f"output: {same}, {rows} logits rows compared bit for bit",

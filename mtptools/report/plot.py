@@ -17,10 +17,11 @@ from mtptools.report.bench import category_name, conditions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from mtptools.decoder.bench import Bench, Gain
 
-__all__ = ["COLOURS", "FORMATS", "GREY", "check_plot", "plot"]
+__all__ = ["COLOURS", "FORMATS", "GREY", "check_plot", "plot", "saved", "settings"]
 
 FORMATS: Final = ("svg", "png")
 
@@ -49,7 +50,7 @@ def check_plot(path: Path) -> None:
 
 
 @contextmanager
-def _settings() -> Iterator[None]:
+def settings() -> Iterator[None]:
     """matplotlib's defaults, whatever this machine's matplotlibrc says, and ours."""
     import matplotlib.style
 
@@ -76,9 +77,9 @@ def plot(bench: Bench, title: str, kind: str) -> bytes:
     """The picture. kind is "svg" or "png"."""
     from matplotlib.figure import Figure
 
-    with _settings():
+    with settings():
         figure = Figure(figsize=(11, 3.9), layout="constrained")
-        figure.suptitle(f"{title}: {len(bench.prompts)} prompts, {conditions(bench)}", fontsize=9)
+        figure.suptitle(f"{title}: {len(bench.prompts)} prompts, {conditions(bench.fingerprint)}", fontsize=9)
         positions, lengths, speedups = figure.subplots(1, 3)
         _positions(positions, bench)
         _by_k(lengths, bench, "mean accepted length", lambda gain: gain.acceptance.mean_length)
@@ -86,8 +87,13 @@ def plot(bench: Bench, title: str, kind: str) -> bytes:
         speedups.axhline(1.0, color=GREY, linewidth=0.8, linestyle=":")
         handles, names = lengths.get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 7))
-        out = io.BytesIO()
-        figure.savefig(out, format=kind, dpi=150, metadata=METADATA[kind])
+        return saved(figure, kind)
+
+
+def saved(figure: Figure, kind: str) -> bytes:
+    """The file of a figure, within `settings`: the same bytes for the same figure."""
+    out = io.BytesIO()
+    figure.savefig(out, format=kind, dpi=150, metadata=METADATA[kind])
     return out.getvalue()
 
 

@@ -168,7 +168,7 @@ def test_a_reader_that_goes_away(full: Path, tmp_path: Path) -> None:
 
 
 def test_codec_error(run, full: Path, trunk_q8: Path, tmp_path: Path) -> None:
-    code, _, err = run("graft", trunk_q8, full, "-o", tmp_path / "o.gguf", "--head-type", "IQ1_S")
+    code, _, err = run("graft", trunk_q8, full, "-o", tmp_path / "o.gguf", "--head-type", "TQ1_0")
     assert code == 5
     assert "Q8_0" in err
 

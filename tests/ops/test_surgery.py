@@ -114,7 +114,7 @@ def test_gguf_donor_keeps_its_types_unless_told(full: Path, trunk_q8: Path) -> N
 
 def test_type_that_cannot_be_encoded(full: Path, trunk_q8: Path) -> None:
     with pytest.raises(CodecError) as caught:
-        graft(open_checkpoint(trunk_q8), open_checkpoint(full), "o.gguf", head_type="Q4_K")
+        graft(open_checkpoint(trunk_q8), open_checkpoint(full), "o.gguf", head_type="TQ1_0")
     assert "Q8_0" in str(caught.value.hint)
 
 

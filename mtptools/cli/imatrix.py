@@ -1,0 +1,213 @@
+"""mtptools imatrix"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from mtptools.cli.options import PATH, examples, output_options
+from mtptools.cli.output import emit, note, status, table
+from mtptools.errors import InputError, MissingExtraError, NoDecoderError, OutputExistsError, SystemFailure, UsageError
+
+if TYPE_CHECKING:
+    from mtptools.checkpoint import Checkpoint
+    from mtptools.importance import Importance
+
+__all__ = ["command"]
+
+_TEXT: Final = "give a text file of what the model will be used for: some hundred thousand words do"
+
+
+@click.command(
+    epilog=examples(
+        "mtptools imatrix model.gguf --text calibration.txt -o head.imatrix.gguf",
+        "mtptools imatrix model.gguf --text a.txt --text b.txt --merge trunk.imatrix.gguf -o imatrix.gguf",
+        "mtptools imatrix ./Qwen3.5-27B --text calibration.txt --chunks 100 --dtype bfloat16 -o head.imatrix.gguf",
+        "mtptools imatrix trunk.gguf --head mtp.gguf --text calibration.txt -o head.imatrix.gguf",
+        "llama-quantize --imatrix imatrix.gguf model.gguf model-IQ2_XS.gguf IQ2_XS",
+    )
+)
+@click.argument("path", type=PATH)
+@click.option("--text", "texts", type=PATH, multiple=True, required=True, help="Text to read; may be given again.")
+@click.option("-o", "--output", "out", required=True, type=PATH, help="File to write.")
+@click.option("--context", default=512, show_default=True, type=click.IntRange(4, 1 << 20), help="Tokens of a chunk.")
+@click.option("--chunks", type=click.IntRange(1), help="Read so many chunks at most.  [default: the whole text]")
+@click.option("--merge", type=PATH, multiple=True, help="Add what llama-imatrix measured of the trunk (GGUF or .dat).")
+@click.option(
+    "--scope",
+    default="head",
+    show_default=True,
+    type=click.Choice(["head", "all"]),
+    help="The head's matrices, or the trunk's too.",
+)
+@click.option("--head", type=PATH, help="A sidecar to take the head from.")
+@click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1 …")
+@click.option("--dtype", default="float32", show_default=True, type=click.Choice(["float32", "bfloat16", "float16"]))
+@click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads. [default: 1 for small models]")
+@click.option("--force", is_flag=True, help="Replace an existing output.")
+@output_options
+def command(
+    path: Path,
+    texts: tuple[Path, ...],
+    out: Path,
+    context: int,
+    chunks: int | None,
+    merge: tuple[Path, ...],
+    scope: str,
+    head: Path | None,
+    device: str,
+    dtype: str,
+    threads: int | None,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> None:
+    """Measure which columns of the head's matrices matter, for quantizing it.
+
+    The model reads the text, the head on the trunk's states, and the squares of what each matrix is multiplied with are
+    added up. The file is llama.cpp's imatrix format; llama-imatrix itself never runs the head.
+    """
+    from mtptools.checkpoint import open_checkpoint
+    from mtptools.cli.verifying import load
+    from mtptools.importance import merged, read_importance
+    from mtptools.report.importance import HEADER, rows, to_json, unused_note
+
+    _check_output(out, (path, *texts, *merge, *([head] if head else [])), force)
+    ckpt, sidecar = open_checkpoint(path), open_checkpoint(head) if head else None
+    others = [_fitted(read_importance(one), ckpt) for one in merge]
+    pieces = _pieces(ckpt, texts, context, chunks)
+    if chunks and len(pieces) < chunks:
+        note(f"the text is {len(pieces)} chunks long", quiet=quiet or as_json)
+    from mtptools.decoder.importance import measure_importance
+    from mtptools.decoder.recorder import Recorder
+
+    recorder = Recorder(scope)
+    model = load(ckpt, sidecar, device, dtype, threads, recorder=recorder)
+    started = time.perf_counter()
+    with status(quiet=quiet or as_json) as say:
+        told = _teller(len(pieces) * context, say)
+        measured = measure_importance(model, recorder, pieces, [str(text) for text in texts], told)
+    speed = len(pieces) * context / (time.perf_counter() - started)
+    whole = measured
+    for other in others:
+        whole = merged(whole, other)
+    _write(whole, out)
+    lines = [
+        f"imatrix: {out} ({len(whole.entries)} tensors, {len(measured.entries)} of them measured on {len(pieces)} "
+        f"chunks of {context} tokens, {speed:.0f} tokens/s)",
+        table(rows(measured, verbose), header=HEADER),
+        unused_note(measured),
+    ]
+    data = {"output": str(out), "scope": scope, "tokens_per_second": speed, **to_json(whole)}
+    emit(data, "\n".join(line for line in lines if line), as_json=as_json, quiet=quiet)
+
+
+def _check_output(out: Path, inputs: Sequence[Path], force: bool) -> None:
+    """Before any work: is there a place for the output?"""
+    if not out.parent.is_dir():
+        raise SystemFailure("no such folder", where=out.parent, hint=f"mkdir -p {out.parent}")
+    if out.is_dir():
+        raise UsageError("the output is a file, and a folder stands there", where=out, hint="give another path")
+    if out.exists() and any(one.exists() and one.samefile(out) for one in inputs):
+        raise UsageError("the output is one of the inputs", where=out, hint="give another path with -o")
+    if os.path.lexists(out) and not force:
+        raise OutputExistsError("the output exists", where=out, hint="add --force to replace it")
+
+
+def _fitted(matrix: Importance, ckpt: Checkpoint) -> Importance:
+    """Is what is merged of this model? A GGUF's tensors tell; another dialect's go by other names.
+
+    Of DeepSeek-V4's output by group llama-imatrix writes a row of weights a group, and llama-quantize refuses it.
+    """
+    from mtptools.importance import Importance
+
+    entries = dict(matrix.entries)
+    for name, tensor in ckpt.items() if ckpt.dialect == "gguf" else ():
+        if name in entries and len(tensor.shape) > 1:
+            columns, n = tensor.shape[-1], tensor.n_rows // tensor.shape[-2]
+            if name.endswith(".attn_output_a.weight") and entries[name].sums.size % columns == 0:
+                entries[name] = entries[name].pooled(columns)
+            Importance(entries, where=matrix.where).importance_of(name, columns, n)
+    return replace(matrix, entries=entries)
+
+
+def _pieces(ckpt: Checkpoint, texts: Sequence[Path], context: int, most: int | None) -> list[list[int]]:
+    """The chunks to read. What can be wrong with them is found out before weights are loaded."""
+    from mtptools.decoder import undecodable
+
+    reason = undecodable(ckpt)
+    if reason:
+        raise NoDecoderError(reason, where=ckpt.path, hint="the head cannot be run: quantize it to Q8_0 or BF16")
+    longest = ckpt.hparams.context_length
+    if longest and context > longest:
+        raise UsageError(f"the model's context is {longest} tokens", where="--context", hint=f"--context {longest}")
+    contents = [_read(text) for text in texts]
+    try:
+        import torch  # noqa: F401  # only to say clearly what is missing
+    except ImportError as error:
+        raise MissingExtraError(error.name or "torch", "decoder", "running the head") from error
+    from mtptools.decoder.importance import chunks_of
+    from mtptools.decoder.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(ckpt, ckpt.hparams.vocab_size)
+    start = tokenizer.start
+    ids = [*start, *(token for content in contents for token in tokenizer.encode(content)[len(start) :])]
+    if len(ids) < context:
+        raise InputError(
+            f"the text is {len(ids)} tokens long, one chunk takes {context}", where=texts[0], hint=f"{_TEXT}; --context"
+        )
+    return list(chunks_of(ids, context, start))[:most]
+
+
+def _read(path: Path) -> str:
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(f"cannot read the text: {error.strerror or error}", where=path, hint=_TEXT) from error
+    except UnicodeDecodeError as error:
+        raise InputError("not UTF-8 text", where=path, hint=_TEXT) from error
+    if "\0" in text:
+        raise InputError("not text: it holds zero bytes", where=path, hint=_TEXT)
+    if not text.strip():
+        raise InputError("the text is empty", where=path, hint=_TEXT)
+    return text
+
+
+def _teller(total: int, say: Callable[[str], None]) -> Callable[[int], None]:
+    """Says how far reading is, how fast, and how long it will take."""
+    started, done = time.perf_counter(), 0
+
+    def told(tokens: int) -> None:
+        nonlocal done
+        done += tokens
+        speed = done / (time.perf_counter() - started)
+        minutes, seconds = divmod(int((total - done) / speed), 60)
+        say(f"{done:,} of {total:,} tokens, {speed:.0f} tokens/s, {minutes}:{seconds:02} left")
+
+    return told
+
+
+def _write(matrix: Importance, out: Path) -> None:
+    """All of the file or nothing, and what stood there before if that fails."""
+    from mtptools.importance import file_parts
+    from mtptools.placing import staging
+    from mtptools.sequential import writing
+
+    size = sum(entry.sums.nbytes for entry in matrix.entries.values())
+    with staging(out) as stage:
+        try:
+            with writing(stage / out.name, size) as file:
+                for part in file_parts(matrix):
+                    file.write(part)
+            os.replace(stage / out.name, out)
+        except OSError as error:
+            raise SystemFailure(
+                f"cannot write: {error.strerror or error}", where=out, hint="write to another folder"
+            ) from error

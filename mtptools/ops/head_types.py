@@ -1,0 +1,115 @@
+"""Which type each matrix of a head gets in a GGUF, by what weights, and what cannot have it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mtptools.checkpoint import Checkpoint
+from mtptools.codecs import CODECS, ENCODABLE, NEEDS_IMPORTANCE
+from mtptools.errors import CodecError, UsageError
+from mtptools.head import Found, Head
+from mtptools.importance import Importance
+from mtptools.ops.presets import KEPT, PRESETS, Mixture, preset_type
+from mtptools.ops.style import Style
+from mtptools.plan import Entry, human_bytes
+from mtptools.tensors import Tensor
+
+__all__ = ["HeadTypes", "mixture_of", "type_facts"]
+
+_SMALL = ("norm", "router", "vector")
+
+
+@dataclass(frozen=True)
+class HeadTypes:
+    """style       what was asked
+    mixture     the whole model, which a mixture's rules ask about; None where none was asked for
+    importance  weights of columns, by tensor name
+    """
+
+    style: Style
+    mixture: Mixture | None = None
+    importance: Importance | None = None
+
+    def matrices(self, heads: Sequence[Head]) -> list[str]:
+        """Names of the roles that can have another type."""
+        found = (one for head in heads for one in head.roles.values() if not self.pinned(one))
+        return list(dict.fromkeys(one.role.name for one in found))
+
+    def pinned(self, found: Found) -> bool:
+        """Is it F32 whatever is asked? Norms, routers and vectors, as llama.cpp has them, and what releases keep so."""
+        return found.role.kind in _SMALL or found.role.f32
+
+    def wanted(self, found: Found, name: str) -> str | None:
+        """The type for a role that will stand under `name`; None: nothing was asked of it."""
+        kind = self.style.wanted(found.role.name)
+        if kind is None or kind not in PRESETS:
+            return kind
+        if self.mixture is None:
+            raise UsageError(f"{kind} is a mixture of types for a whole block", hint=f"one type: {PRESETS[kind]}")
+        if any(part in name for part in KEPT):
+            return None
+        return preset_type(kind, name, len(found.tensor.shape), self.mixture)
+
+    def require(self, found: Found, name: str, codec: str) -> None:
+        """Refuse a type that the matrix cannot have. Raises CodecError."""
+        role = found.role.name.removesuffix(".weight")
+        if codec not in ENCODABLE:
+            raise CodecError(
+                f"no encoder for {codec}" if codec in CODECS else f"{codec} is no type of GGUF",
+                where=name,
+                hint=f"types: {', '.join(ENCODABLE)}",
+            )
+        shape = found.tensor.shape
+        try:
+            CODECS[codec].row_bytes(shape[-1] if shape else 1)
+        except CodecError as error:
+            raise CodecError(error.what, where=name, hint=f"{error.hint}: --role {role}=TYPE") from error
+        if codec in NEEDS_IMPORTANCE and self.weights(name, found.tensor, codec) is None:
+            why = "no --imatrix was given" if self.importance is None else "the importance matrix has no entry for it"
+            raise CodecError(
+                f"{codec} without importance is noise, and {why}",
+                where=name,
+                hint=f"mtptools imatrix MODEL --text FILE -o head.imatrix.gguf, or --role {role}=Q4_K",
+            )
+
+    def weights(self, name: str, tensor: Tensor, codec: str) -> NDArray[np.float32] | None:
+        """float32 [matrices, columns] of the columns of a tensor; None for none, and for types that take none.
+
+        Raises IncompatibleError when the importance matrix is another model's.
+        """
+        if self.importance is None or CODECS[codec].kind != "block":
+            return None
+        *lead, _, columns = (1, 1, *tensor.shape)[-max(len(tensor.shape), 2) :]
+        return self.importance.importance_of(name, columns, prod(lead))
+
+
+def type_facts(heads: Sequence[Head], head: Sequence[Entry], importance: Importance | None) -> list[str]:
+    """Facts about the types of a head: what it weighs, what was quantized twice, what was not weighted.
+
+    heads  as they were;  head  the entries of the output
+    """
+    before, after = sum(one.nbytes for one in heads), sum(entry.nbytes for entry in head if entry.head)
+    facts = [f"head: {human_bytes(before)} -> {human_bytes(after)}"] if before != after else []
+    made = [entry for entry in head if not entry.passes and CODECS[entry.codec].kind == "block"]
+    twice = [entry for entry in made if CODECS[entry.source.codec].kind == "block"]
+    if twice:
+        facts.append(
+            f"{len(twice)} matrices were quantized already ({twice[0].source.codec}): a head in BF16 gives a better one"
+        )
+    if importance is not None:
+        bare = [entry.name for entry in made if entry.importance is None]
+        facts.append(f"weighted by importance: {len(made) - len(bare)} of {len(made)} matrices")
+        if bare:
+            facts.append(f"not in the importance matrix, so not weighted: {', '.join(bare[:4])}")
+    return facts
+
+
+def mixture_of(ckpt: Checkpoint, names: list[str], layers: int) -> Mixture:
+    """The model of a GGUF as a mixture's rules see it: `names` of all its tensors, `layers` with the head's."""
+    h = ckpt.hparams
+    return Mixture.of(names, layers, h.n_heads // h.n_kv_heads if h.n_kv_heads else 0, h.n_experts)

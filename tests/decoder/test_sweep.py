@@ -1,0 +1,237 @@
+"""Heads tried on one trunk: the counts of the real loop, errors as they come out in fact, and the choice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf, sqrt
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mtptools.checkpoint import Checkpoint, open_checkpoint
+from mtptools.decoder.acceptance import total
+from mtptools.decoder.choice import AS_IT_IS, CHANCE, Tried, choose
+from mtptools.decoder.load import load_model, with_head
+from mtptools.decoder.model import Model
+from mtptools.decoder.packed import Packed
+from mtptools.decoder.run import verify_model
+from mtptools.decoder.sampling import GREEDY
+from mtptools.decoder.sweep import (
+    PAIRED,
+    Measured,
+    difference_error,
+    length_error,
+    measure_head,
+    passages,
+    plain_traces,
+)
+from mtptools.decoder.trace import DraftCounts, Trace
+from mtptools.errors import CorruptError, IncompatibleError, UsageError
+from mtptools.ops.quantize import quantize
+from mtptools.ops.roofline import Part, Traffic, traffic
+from mtptools.ops.style import Style
+from mtptools.plan import Plan
+from mtptools.preview import preview
+from mtptools.views import computed
+from mtptools.writer import write
+
+PROMPTS = [[7, 300, 12, 5], [77, 8, 9, 200, 31], [1000, 40]]
+TOKENS = 40
+
+
+@pytest.fixture
+def source(trained: Path) -> Checkpoint:
+    return open_checkpoint(trained / "gguf" / "model-BF16.gguf")
+
+
+def plan_of(source: Checkpoint, kind: str | None, own_output: str | None = None) -> Plan:
+    return quantize(source, "out.gguf", Style.asked(kind, own_output=own_output))
+
+
+@pytest.mark.parametrize(("kind", "own"), [("Q8_0", None), ("Q4_K_M", None), ("Q2_K", "Q4_K")])
+def test_counts_are_those_of_the_written_file(source: Checkpoint, kind: str, own: str | None, tmp_path: Path) -> None:
+    """What `verify` counts in the real loop on the file that the same options write."""
+    plan = plan_of(source, kind, own)
+    write(plan, tmp_path / "out.gguf")
+    written = load_model(open_checkpoint(tmp_path / "out.gguf"))
+    model = load_model(source)
+    traces = plain_traces(model, PROMPTS, TOKENS)
+    head = with_head(model, preview(plan, source)).require_head()
+    for k in (1, 3):
+        report = verify_model(written, PROMPTS, (k,), TOKENS, samplings=(GREEDY,), controls=False)
+        found = measure_head(head, traces, k)
+        assert found.acceptance == report.acceptance[0]
+        assert 1 < found.mean_length < k + 1
+
+
+def test_nothing_of_the_trunk_is_loaded_again(source: Checkpoint) -> None:
+    model = load_model(source)
+    other = with_head(model, preview(plan_of(source, "Q8_0", "Q4_K"), source))
+    assert other.trunk is model.trunk
+    assert other.require_head().layers[0].embed is model.trunk.embed
+    assert other.require_head().layers[0].output is not model.trunk.output
+    assert with_head(model, source).require_head().layers[0].output is model.trunk.output
+
+
+def test_matrices_are_held_as_the_trunks_are(source: Checkpoint) -> None:
+    """Where the model does not fit, heads do not either; what they draft is the same."""
+    plan = plan_of(source, "Q4_K")
+    loaded, packed = (load_model(source, packed=packed) for packed in (False, True))
+    heads = [with_head(model, preview(plan, source)).require_head() for model in (loaded, packed)]
+    assert isinstance(next(iter(heads[1].layers[0].block.matrices()))[1], Packed)
+    traces = plain_traces(loaded, PROMPTS[:1], 12)
+    assert measure_head(heads[0], traces, 2) == measure_head(heads[1], traces, 2)
+
+
+def test_another_models_head_is_refused(source: Checkpoint) -> None:
+    other = "qwen35" if source.family.name == "qwen35moe" else "qwen35moe"
+    path = source.path.parents[2] / other / "gguf" / "model-BF16.gguf"
+    with pytest.raises(IncompatibleError, match="another model"):
+        with_head(load_model(source), open_checkpoint(path))
+
+
+def test_nothing_to_decode(source: Checkpoint) -> None:
+    model = load_model(source)
+    for prompts, tokens in (([], 9), (PROMPTS, 2)):
+        with pytest.raises(UsageError, match="needs a prompt and at least 3 tokens"):
+            plain_traces(model, prompts, tokens)
+
+
+def destroyed(source: Checkpoint, value: float) -> Checkpoint:
+    """With every value of the head's fusion the same."""
+    name = next(name for name in source if name.endswith("eh_proj.weight"))
+    shape = source[name].shape
+    flat = computed(name, shape, "F32", lambda start, stop: np.full((stop - start, shape[-1]), value, np.float32))
+    return replace(source, tensors={**source.tensors, name: flat})
+
+
+def test_a_destroyed_head_is_not_chosen(source: Checkpoint) -> None:
+    """It would be the smallest of all; damage that is not a number is not measured at all."""
+    model = load_model(source)
+    traces = plain_traces(model, PROMPTS, TOKENS)
+    own = Tried(AS_IT_IS, False, traffic(source), measure_head(model.require_head(), traces, 3))
+    broken = measure_head(with_head(model, destroyed(source, 0.0)).require_head(), traces, 3)
+    assert broken.mean_length < 1.2
+    small = Tried("zeros", False, Traffic(own.traffic.trunk, (Part(1),), (1,), 2, 0, 0), broken)
+    choice = choose([own, small], 0.01)
+    assert (choice.chosen, choice.unsettled, choice.alike) == (own, (), False)
+    with pytest.raises(CorruptError, match="not finite"):
+        with_head(model, destroyed(source, float("nan")))
+
+
+def counted(hits: list[int], k: int = 3) -> DraftCounts:
+    out = DraftCounts()
+    for one in hits:
+        out.add(k, one)
+    return out
+
+
+def test_error_of_a_mean_length() -> None:
+    """Counts per position hold all of the spread of lengths."""
+    rng = np.random.default_rng(1)
+    for steps in (2, 3, 50):
+        hits = [int(n) for n in rng.integers(0, 4, steps)]
+        wanted = np.std([1 + n for n in hits], ddof=1) / sqrt(steps)
+        assert length_error(total(3, [counted(hits)])) == pytest.approx(wanted)
+    assert length_error(total(3, [counted([2, 2, 2])])) == 0
+    assert length_error(total(3, [counted([2])])) == inf
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.9])
+def test_error_of_a_difference_is_what_it_says(shared: float) -> None:
+    """Against the spread that many drawings have in fact: of heads that hit apart, and of heads that hit together."""
+    rng, prompts, steps = np.random.default_rng(2), 12, 20
+    differences, errors = [], []
+    for _ in range(1500):
+        ours, theirs = [], []
+        for chance in rng.uniform(0.3, 0.9, prompts):  # texts differ in how hard they are
+            first, other = rng.binomial(3, chance, steps), rng.binomial(3, chance, steps)
+            ours.append(counted(first.tolist()))
+            theirs.append(counted(np.where(rng.random(steps) < shared, first, other).tolist()))
+        one, two = Measured(3, tuple(ours)), Measured(3, tuple(theirs))
+        differences.append(one.mean_length - two.mean_length)
+        errors.append(difference_error(one, two) ** 2)
+    assert sqrt(np.mean(errors)) == pytest.approx(np.std(differences), rel=0.08)
+
+
+def test_error_of_a_difference_of_few_prompts() -> None:
+    parts = [counted([3, 0, 1, 2]), counted([0, 0, 1])]
+    one, two = Measured(3, tuple(parts)), Measured(3, tuple(reversed(parts)))
+    assert len(parts) < PAIRED
+    assert difference_error(one, two) == pytest.approx(sqrt(2) * one.error)
+    many = Measured(3, tuple(parts * 3))
+    assert difference_error(many, many) == 0
+
+
+def tried(name: str, size: int, hits: list[int], *, head: int = 0) -> Tried:
+    """A head that got the same in each of six prompts, but for one step of the last."""
+    counts = [counted(hits)] * 5 + [counted([*hits[:-1], 3 - hits[-1]])]
+    return Tried(name, False, Traffic(Part(1000), (Part(size),), (0,), head or size, 0, 0), Measured(3, tuple(counts)))
+
+
+def test_the_smallest_within_the_tolerance() -> None:
+    own, good, bad = tried(AS_IT_IS, 90, [3] * 40), tried("Q4_K", 40, [3] * 39 + [2]), tried("Q2_K", 20, [2] * 40)
+    for order in ([own, good, bad], [own, bad, good]):
+        choice = choose(order, 0.01)
+        assert (choice.chosen, choice.reference, choice.best) == (good, own, own)
+        assert choice.away(good)[0] == good.measured.mean_length - own.measured.mean_length < 0
+        assert choice.away(own) == (0.0, 0.0)
+        assert not choice.alike
+    assert choose([own, good, bad], 0).chosen is own
+    assert choose([own, good, bad], 0.3).chosen is bad
+
+
+def test_ties() -> None:
+    """By the file where drafts read the same, then by what it got; what is there already before what is the same."""
+    own = tried(AS_IT_IS, 40, [3] * 40, head=60)
+    large, small = tried("A", 40, [3] * 40, head=70), tried("B", 40, [3] * 40, head=50)
+    assert choose([own, large, small], 0.01).chosen is small
+    better = replace(small, name="C", measured=own.measured)
+    worse = replace(small, name="A", measured=tried("", 1, [3] * 39 + [2]).measured)
+    assert choose([own, worse, better], 0.5).chosen is better
+    assert choose([own, tried("A", 40, [3] * 40, head=60)], 0.01).chosen is own
+
+
+def test_luck_is_not_the_measure() -> None:
+    """Of many types one will seem better than what it was made from; only more than chance makes it the measure."""
+    own = tried(AS_IT_IS, 90, [2] * 40)
+    rng = np.random.default_rng(4)
+    noisy = [counted(np.clip(2 + rng.integers(-1, 2, 40), 0, 3).tolist()) for _ in range(6)]
+    lucky = replace(tried("Q8_0", 50, [2]), measured=Measured(3, tuple(noisy)))
+    error = difference_error(lucky.measured, own.measured)
+    better = lucky.measured.mean_length - own.measured.mean_length
+    assert 0 < better < CHANCE * error, "the drawing is such"
+    choice = choose([own, lucky], 0.01)
+    assert (choice.best, choice.reference, choice.alike) == (lucky, own, True)
+    far = tried("F32", 95, [3] * 40)
+    assert choose([own, far], 0.01).reference is far
+
+
+def test_what_is_not_settled_is_named() -> None:
+    """A smaller head that fell short by less than its error; a larger one does not decide anything."""
+    own, fine = tried(AS_IT_IS, 90, [2] * 40), tried("Q6_K", 60, [2] * 40)
+    rng = np.random.default_rng(4)
+    noisy = tuple(counted((3 * (rng.random(40) < 0.64)).tolist()) for _ in range(6))
+    near = replace(tried("Q4_K", 40, [2]), measured=Measured(3, noisy))
+    large = replace(near, name="Q5_K", traffic=Traffic(Part(1000), (Part(70),), (0,), 70, 0, 0))
+    short = choose([own, fine, near, large], 0.01)
+    assert near.measured.mean_length < short.wanted, "the drawing is such"
+    assert (short.chosen, short.unsettled) == (fine, (near,))
+
+
+def test_passages_are_spread() -> None:
+    texts = [list(range(1000)), [], list(range(5000, 5300)), [1, 2]]
+    pieces = passages(texts, 100, 5)
+    assert [piece[0] for piece in pieces] == [100, 400, 700, 900, 5200]
+    assert all(len(piece) == 100 for piece in pieces)
+    every = passages(texts, 100, 99)
+    assert [piece[0] for piece in every] == [*range(0, 1000, 100), 5000, 5100, 5200, 1]
+    assert passages([[4, 5]], 100, 8, [0]) == [[0, 4, 5]]
+    assert passages([[]], 100, 8) == []
+
+
+def test_a_trace_without_states_is_refused(source: Checkpoint) -> None:
+    model: Model = load_model(source)
+    with pytest.raises(UsageError, match="kept no trunk states"):
+        measure_head(model.require_head(), [Trace([1], 9, [2, 3, 4, 5])], 2)
