@@ -7,10 +7,11 @@ files are joined), `common/imatrix-loader.cpp` (both formats) and `tools/quantiz
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -77,6 +78,7 @@ class Importance:
     datasets    what it was measured on
     chunks      pieces of text that were read;  chunk_size  tokens of each, 0 of an old file, which counts in chunks
     where       the file, for errors
+    sha256      of the file, "" of what was not read from one
     """
 
     entries: Mapping[str, Entry]
@@ -84,6 +86,13 @@ class Importance:
     chunks: int = 0
     chunk_size: int = 0
     where: object = field(default=None)
+    sha256: str = ""
+
+    @property
+    def label(self) -> str:
+        """What it is, for a receipt: the file's name and digest."""
+        name = self.where.name if isinstance(self.where, Path) else "an importance matrix"
+        return f"{name} (sha256 {self.sha256})" if self.sha256 else name
 
     def importance_of(self, name: str, columns: int, n_matrices: int = 1) -> NDArray[np.float32] | None:
         """The weights of a tensor's columns: float32 [n_matrices, columns], to the bit those llama-quantize uses.
@@ -163,7 +172,15 @@ def read_importance(path: Path) -> Importance:
         ) from error
     for name, entry in found.entries.items():
         _check(name, entry, path)
-    return found
+    return replace(found, sha256=_digest(path))
+
+
+def _digest(path: Path) -> str:
+    state = hashlib.sha256()
+    with open(path, "rb") as file:
+        while data := file.read(1 << 20):
+            state.update(data)
+    return state.hexdigest()
 
 
 def _not_one(path: Path, why: str) -> InputError:

@@ -13,6 +13,7 @@ import click
 
 from mtptools.cli.options import PATH, examples, output_options
 from mtptools.cli.output import emit, note, status, table
+from mtptools.cli.texts import read_text
 from mtptools.errors import InputError, MissingExtraError, NoDecoderError, OutputExistsError, SystemFailure, UsageError
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def _pieces(ckpt: Checkpoint, texts: Sequence[Path], context: int, most: int | N
     longest = ckpt.hparams.context_length
     if longest and context > longest:
         raise UsageError(f"the model's context is {longest} tokens", where="--context", hint=f"--context {longest}")
-    contents = [_read(text) for text in texts]
+    contents = [read_text(text, _TEXT) for text in texts]
     try:
         import torch  # noqa: F401  # only to say clearly what is missing
     except ImportError as error:
@@ -164,20 +165,6 @@ def _pieces(ckpt: Checkpoint, texts: Sequence[Path], context: int, most: int | N
             f"the text is {len(ids)} tokens long, one chunk takes {context}", where=texts[0], hint=f"{_TEXT}; --context"
         )
     return list(chunks_of(ids, context, start))[:most]
-
-
-def _read(path: Path) -> str:
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise InputError(f"cannot read the text: {error.strerror or error}", where=path, hint=_TEXT) from error
-    except UnicodeDecodeError as error:
-        raise InputError("not UTF-8 text", where=path, hint=_TEXT) from error
-    if "\0" in text:
-        raise InputError("not text: it holds zero bytes", where=path, hint=_TEXT)
-    if not text.strip():
-        raise InputError("the text is empty", where=path, hint=_TEXT)
-    return text
 
 
 def _teller(total: int, say: Callable[[str], None]) -> Callable[[int], None]:

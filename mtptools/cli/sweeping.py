@@ -25,8 +25,6 @@ __all__ = ["PlanOf", "run_sweep"]
 
 PASSAGE: Final = 128  # tokens of a prompt that is cut out of a text
 PASSAGES: Final = 8
-# Types for which ggml takes no notice of importance.
-UNWEIGHTED: Final = ("Q8_0", "MXFP4", "NVFP4")
 # What a type that cannot be had raises; anything else is wrong with all of them.
 UNAVAILABLE: Final = (CodecError, MissingExtraError)
 
@@ -96,7 +94,7 @@ def _plans(
             except UsageError as error:
                 where = "--sweep" if error.where == "--head" else error.where
                 raise UsageError(error.what, where=where, hint=error.hint) from error
-            if not by or any(e.importance is not None and e.codec not in UNWEIGHTED for e in plan.entries):
+            if not by or any(entry.importance is not None for entry in plan.entries):
                 plans[kind, by] = plan
     if not plans:
         raise next(iter(refused.values()))
@@ -144,8 +142,8 @@ def _measured(
                 sweep.rows.append(Row(kind, why=str(refused[kind])))
             for by in (by for by in (False, True) if (kind, by) in plans):
                 say(f"{kind}, imatrix" if by else kind)
-                reads = traffic(preview(plans[kind, by], ckpt))
                 planned = preview(plans[kind, by], ckpt)
+                reads = traffic(planned)
                 try:
                     head = with_head(model, planned).require_head()
                 except UNAVAILABLE as error:  # found out by encoding

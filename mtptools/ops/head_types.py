@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mtptools.checkpoint import Checkpoint
-from mtptools.codecs import CODECS, ENCODABLE, NEEDS_IMPORTANCE
+from mtptools.codecs import CODECS, ENCODABLE, EXACT, NEEDS_IMPORTANCE
 from mtptools.errors import CodecError, UsageError
 from mtptools.head import Found, Head
 from mtptools.importance import Importance
@@ -19,9 +20,22 @@ from mtptools.ops.style import Style
 from mtptools.plan import Entry, human_bytes
 from mtptools.tensors import Tensor
 
-__all__ = ["HeadTypes", "mixture_of", "type_facts"]
+__all__ = ["HeadTypes", "mixture_of", "takes_importance", "type_facts"]
 
 _SMALL = ("norm", "router", "vector")
+
+# Matrices that take the same input, fused in one file and apart in another: what was measured of one holds for all.
+_SAME_INPUT: Final = {
+    "attn_qkv": ("attn_q", "attn_k", "attn_v"),
+    **dict.fromkeys(("attn_q", "attn_k", "attn_v"), ("attn_qkv",)),
+    "ffn_gate_up_exps": ("ffn_gate_exps", "ffn_up_exps"),
+    **dict.fromkeys(("ffn_gate_exps", "ffn_up_exps"), ("ffn_gate_up_exps",)),
+}
+
+
+def takes_importance(codec: str) -> bool:
+    """Does it make a difference to this type which columns matter?"""
+    return CODECS[codec].kind == "block" and codec not in EXACT
 
 
 @dataclass(frozen=True)
@@ -82,10 +96,20 @@ class HeadTypes:
 
         Raises IncompatibleError when the importance matrix is another model's.
         """
-        if self.importance is None or CODECS[codec].kind != "block":
+        if self.importance is None or not takes_importance(codec):
             return None
         *lead, _, columns = (1, 1, *tensor.shape)[-max(len(tensor.shape), 2) :]
-        return self.importance.importance_of(name, columns, prod(lead))
+        role = name.removesuffix(".weight").rpartition(".")[2]
+        names = [name, *(name.replace(role, other) for other in _SAME_INPUT.get(role, ()))]
+        found = (self.importance.importance_of(one, columns, prod(lead)) for one in names)
+        weights = next((weights for weights in found if weights is not None), None)
+        if weights is not None and not weights.any(axis=1).all():
+            raise CodecError(
+                "the importance matrix says that no column matters: it would be quantized to nothing",
+                where=name,
+                hint="measure again, on more text: mtptools imatrix MODEL --text FILE -o head.imatrix.gguf",
+            )
+        return weights
 
 
 def type_facts(heads: Sequence[Head], head: Sequence[Entry], importance: Importance | None) -> list[str]:
@@ -102,8 +126,9 @@ def type_facts(heads: Sequence[Head], head: Sequence[Entry], importance: Importa
             f"{len(twice)} matrices were quantized already ({twice[0].source.codec}): a head in BF16 gives a better one"
         )
     if importance is not None:
-        bare = [entry.name for entry in made if entry.importance is None]
-        facts.append(f"weighted by importance: {len(made) - len(bare)} of {len(made)} matrices")
+        weighed = [entry for entry in made if takes_importance(entry.codec)]
+        bare = [entry.name for entry in weighed if entry.importance is None]
+        facts.append(f"weighted by {importance.label}: {len(weighed) - len(bare)} of {len(made)} matrices")
         if bare:
             facts.append(f"not in the importance matrix, so not weighted: {', '.join(bare[:4])}")
     return facts

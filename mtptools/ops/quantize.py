@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from mtptools.checkpoint import Checkpoint
+from mtptools.checkpoint import Checkpoint, File
 from mtptools.codecs import CODECS
 from mtptools.containers.gguf import Metadata
 from mtptools.containers.gguf_values import scalar_value
@@ -20,7 +20,7 @@ from mtptools.ops.head_types import HeadTypes, mixture_of, type_facts
 from mtptools.ops.own_output import OUTPUT, own_outputs
 from mtptools.ops.quantize_hf import quantize_safetensors
 from mtptools.ops.render import gguf_entries, gguf_entry
-from mtptools.ops.shards import gguf_shards
+from mtptools.ops.shards import gguf_shards, keep
 from mtptools.ops.style import Style
 from mtptools.plan import Entry, Input, Plan
 from mtptools.receipt import KEY_PREFIX
@@ -63,31 +63,30 @@ def _gguf(
         raise UsageError("GGUF holds norms in F32", where="--norm-type", hint="leave it out")
     first, facts = trunk_blocks(source), list[str]()
     types = HeadTypes(style, mixture_of(source, list(source), first + len(heads)), importance)
-    alone = is_sidecar(source)
-    shared = _shared(source) if alone else []
+    shared = _shared(source) if is_sidecar(source) else []
     style.require_roles([*types.matrices(heads), *([OUTPUT] * bool(style.own_output)), *(f.role.name for f in shared)])
     entries = {entry.name: entry for entry in gguf_entries(source, heads, first, types, label=LABEL)}
-    if alone:
-        entries |= {entry.name: entry for entry in _of_sidecar(source, shared, types)}
-    beside = any(found.role.name == OUTPUT_BESIDE for found in shared)
-    made = own_outputs(source, source, heads, first, types) if style.own_output and not beside else []
-    entries |= {entry.name: entry for entry in made}
-    fresh = [entry for entry in made if entry.name not in source]
-    home = max(
-        n for n, file in enumerate(source.files) if any(entries[name].head for name in file.names if name in entries)
-    )
-    groups = []
-    for number, file in enumerate(source.files):
-        kept = [
-            entries.get(name) or Entry(name, source[name], source[name].codec, LABEL, (name,)) for name in file.names
-        ]
-        groups.append((file, [*kept, *fresh] if number == home else kept))
+    entries |= {entry.name: entry for entry in _of_sidecar(source, shared, types)}
+    if style.own_output and all(found.role.name != OUTPUT_BESIDE for found in shared):
+        entries |= {entry.name: entry for entry in own_outputs(source, source, heads, first, types)}
+    groups = _by_file(source, entries)
     head = [entry for _, group in groups for entry in group if entry.name in entries]
     facts += type_facts(heads, head, importance)
     files = gguf_shards(source, groups, _metadata(source, head), out_name, facts, link=link)
     metadata = files[0].metadata
     changes = tuple(gguf_changes(source, metadata)) if isinstance(metadata, Metadata) else ()
     return Plan("quantize", (Input(LABEL, source),), files, changes=changes, facts=tuple(facts))
+
+
+def _by_file(source: Checkpoint, made: Mapping[str, Entry]) -> list[tuple[File, list[Entry]]]:
+    """The source's files with what is made in its place; what is new goes behind the last of the head."""
+    out: list[tuple[File, list[Entry]]] = []
+    for file in source.files:
+        kept = keep(source, LABEL, file.names)
+        out.append((file, [made.get(entry.name, entry) for entry in kept]))
+    home = [entries for _, entries in out if any(entry.head for entry in entries)][-1]
+    home += [entry for name, entry in made.items() if name not in source]
+    return out
 
 
 def _metadata(source: Checkpoint, head: Sequence[Entry]) -> Metadata:
@@ -114,4 +113,11 @@ def _of_sidecar(source: Checkpoint, shared: Sequence[Found], types: HeadTypes) -
     if own is not None:  # the file's output matrix is read by the head alone
         roles = (("output", own), *roles)
     only = replace(types, style=Style(roles=roles))
-    return [gguf_entry(source, found, found.role.name, only, label=LABEL) for found in shared]
+    made = [gguf_entry(source, found, found.role.name, only, label=LABEL) for found in shared]
+    measured = f"blk.{trunk_blocks(source)}.{OUTPUT}"  # what the output matrix takes from the head goes by this name
+    return [
+        replace(entry, importance=types.weights(measured, entry.source, entry.codec))
+        if entry.name == OUTPUT_BESIDE and not entry.passes
+        else entry
+        for entry in made
+    ]

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from mtptools.checkpoint import open_checkpoint
-from mtptools.cli.sweeping import UNWEIGHTED
-from mtptools.codecs import CODECS, ENCODABLE, NEEDS_IMPORTANCE, encode
+from mtptools.codecs import CODECS, ENCODABLE, EXACT, NEEDS_IMPORTANCE, encode
 from mtptools.errors import MtpToolsError
 from mtptools.importance import Entry, Importance, file_parts
 from mtptools.ops.diff import diff
@@ -117,20 +116,20 @@ def test_which_types_take_weights(kind: str) -> None:
         made = [encode(values, kind, one) for one in weights]
     except MtpToolsError as error:
         pytest.skip(f"no encoder here: {error}")
-    assert (made[0] == made[1]) == (kind in UNWEIGHTED)
+    assert (made[0] == made[1]) == (kind in EXACT)
 
 
 def test_wrong_weights_do_not_win(run: Any, tmp_path: Path) -> None:
-    """A fault put in: importance of a head that never ran. Nothing counts, so ggml's searches make zeros of it all."""
+    """A fault put in: one column counts and no other, so ggml's searches make zeros of nearly all."""
     entries = {}
     for name, tensor in open_checkpoint(MODEL).items():
         if name.startswith("blk.4.") and len(tensor.shape) > 1:
-            entries[name] = Entry(np.zeros((1, tensor.shape[-1]), np.float32), np.array([1]))
+            entries[name] = Entry(np.eye(1, tensor.shape[-1], dtype=np.float32), np.array([1]))
     path = tmp_path / "wrong.gguf"
     path.write_bytes(b"".join(file_parts(Importance(entries, ("wrong",), 1, 512))))
     data = swept(run, MODEL, "--sweep", "Q8_0,Q4_K", "--imatrix", path, "--tolerance", "10%", "--tokens", "48")
     found = rows(data)
-    assert found["Q4_K, imatrix"]["mean_length"] == 1
+    assert found["Q4_K, imatrix"]["mean_length"] < 1.2
     assert found["Q4_K, imatrix"]["modelled_speedup"] < 1
     assert data["sweep"]["recommended"] == "Q4_K"
     assert "Q4_K, imatrix" not in data["sweep"]["unsettled"]

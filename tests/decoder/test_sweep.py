@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import inf, sqrt
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fixtures import permutation
 from mtptools.checkpoint import Checkpoint, open_checkpoint
 from mtptools.decoder.acceptance import total
 from mtptools.decoder.choice import AS_IT_IS, CHANCE, Tried, choose
@@ -35,6 +37,10 @@ from mtptools.plan import Plan
 from mtptools.preview import preview
 from mtptools.views import computed
 from mtptools.writer import write
+from tests.decoder import quantizers
+from tests.decoder.quantized_models import quantized
+from tests.decoder.test_quantized_mlx import mlx_arrays
+from tests.random_checkpoints import Checkpoints
 
 PROMPTS = [[7, 300, 12, 5], [77, 8, 9, 200, 31], [1000, 40]]
 TOKENS = 40
@@ -63,6 +69,38 @@ def test_counts_are_those_of_the_written_file(source: Checkpoint, kind: str, own
         found = measure_head(head, traces, k)
         assert found.acceptance == report.acceptance[0]
         assert 1 < found.mean_length < k + 1
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked"), [("mlx", "mlx-affine-g64b4"), ("hf-FP8", "BF16"), ("hf-FP8", "fp8-block128")]
+)
+def test_counts_of_a_folder(stored: str, asked: str, tmp_path: Path) -> None:
+    """Encodings whose codes and scales are tensors of their own, and configurations that must name them."""
+    source = open_checkpoint(mlx_folder(tmp_path) if stored == "mlx" else hf_folder(tmp_path, stored))
+    plan = quantize(source, "out", Style.asked(asked))
+    write(plan, tmp_path / "out")
+    written = load_model(open_checkpoint(tmp_path / "out"))
+    model = load_model(source)
+    found = measure_head(
+        with_head(model, preview(plan, source)).require_head(), plain_traces(model, PROMPTS[:2], 20), 2
+    )
+    report = verify_model(written, PROMPTS[:2], (2,), 20, samplings=(GREEDY,), controls=False)
+    assert found.acceptance == report.acceptance[0]
+    assert traffic(preview(plan, source)) == traffic(open_checkpoint(tmp_path / "out"))
+
+
+def hf_folder(root: Path, stored: str) -> Path:
+    return Checkpoints(root / "models").get("qwen35moe", stored, echo=0.1)
+
+
+def mlx_folder(root: Path) -> Path:
+    """Every matrix in 8 bits."""
+    config = permutation.config("qwen35moe")
+    matrices = mlx_arrays("qwen35moe", permutation.tensors("qwen35moe"), config)
+    eight = partial(quantizers.mlx_affine, bits=8)
+    stored, _ = quantized(matrices, lambda name, a: eight if a.ndim > 1 and "conv1d" not in name else None)
+    stated = config | {"quantization": {"group_size": 64, "bits": 8}}
+    return quantizers.write(root / "mlx", stored, stated, "mlx")
 
 
 def test_nothing_of_the_trunk_is_loaded_again(source: Checkpoint) -> None:

@@ -15,7 +15,7 @@ from mtptools.codecs import decode, ggml_library
 from mtptools.errors import CodecError, ConventionError, IncompatibleError, MissingRoleError, UsageError
 from mtptools.head import find_head, head_names
 from mtptools.importance import Entry as Measured
-from mtptools.importance import Importance
+from mtptools.importance import Importance, file_parts, read_importance
 from mtptools.ops.extract import extract, strip
 from mtptools.ops.graft import graft
 from mtptools.ops.lineage import lineage
@@ -291,3 +291,58 @@ def test_rows_that_are_no_blocks(tmp_path: Path) -> None:
 def test_types_of_another_container(full: Path) -> None:
     with pytest.raises(CodecError, match="is no type of GGUF"):
         quantize(open_checkpoint(full), "o.gguf", Style.asked("fp8-block128"))
+
+
+def test_what_was_measured_of_a_fused_matrix_holds_for_its_parts(full: Path) -> None:
+    source = open_checkpoint(full)
+    entries = dict(made_up(source).entries)
+    query = next(name for name in entries if name.endswith("attn_q.weight"))
+    weights = entries[query]
+    fused = {name: entry for name, entry in entries.items() if "attn_" not in name}
+    fused[query.replace("attn_q", "attn_qkv")] = weights
+    plan = quantize(source, "o.gguf", Style.asked("Q4_K"), importance=Importance(fused))
+    used = {
+        entry.name.rpartition("attn_")[2]: entry.importance
+        for entry in plan.entries
+        if "attn_" in entry.name and entry.head
+    }
+    for role in ("q.weight", "k.weight", "v.weight"):
+        assert used[role] is not None
+        assert np.array_equal(used[role], weights.mean)
+    assert used["output.weight"] is None
+
+
+def test_types_that_take_no_importance_are_not_called_weighted(full: Path) -> None:
+    source = open_checkpoint(full)
+    plan = quantize(source, "o.gguf", Style.asked("Q8_0"), importance=made_up(source))
+    assert not any(entry.importance is not None for entry in plan.entries)
+
+
+def test_the_receipt_names_the_importance_matrix(full: Path, tmp_path: Path) -> None:
+    source = open_checkpoint(full)
+    path = tmp_path / "head.imatrix.gguf"
+    path.write_bytes(b"".join(file_parts(made_up(source))))
+    plan = quantize(source, "o.gguf", Style.asked("Q4_K"), importance=read_importance(path))
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert any("head.imatrix.gguf" in fact and digest in fact for fact in plan.facts)
+
+
+def test_a_sidecars_output_matrix_is_weighted_by_what_the_head_gives_it(tmp_path: Path) -> None:
+    whole = open_checkpoint(FIXTURES / "qwen35moe" / "gguf" / "model-BF16.gguf")
+    side = made(extract(whole, "side.gguf"), tmp_path / "side.gguf")
+    weights = Measured(np.linspace(1, 9, 256, dtype=np.float32)[None], np.ones(1, np.int64))
+    importance = Importance({f"blk.3.{OWN}": weights})
+    plan = quantize(side, "o.gguf", Style.asked(own_output="Q4_K"), importance=importance)
+    (entry,) = (entry for entry in plan.entries if entry.name == "output.weight")
+    assert entry.importance is not None
+    assert np.array_equal(entry.importance, weights.mean)
+
+
+def test_importance_by_which_nothing_matters(full: Path) -> None:
+    source = open_checkpoint(full)
+    entries = dict(made_up(source).entries)
+    name = next(name for name in entries if name.endswith("attn_output.weight"))
+    entries[name] = Measured(np.zeros_like(entries[name].sums), entries[name].counts)
+    with pytest.raises(CodecError, match="no column matters") as caught:
+        quantize(source, "o.gguf", Style.asked("Q4_K"), importance=Importance(entries))
+    assert caught.value.where == name
