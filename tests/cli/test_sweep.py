@@ -129,8 +129,7 @@ def test_wrong_weights_do_not_win(run: Any, tmp_path: Path) -> None:
     path.write_bytes(b"".join(file_parts(Importance(entries, ("wrong",), 1, 512))))
     data = swept(run, MODEL, "--sweep", "Q8_0,Q4_K", "--imatrix", path, "--tolerance", "10%", "--tokens", "48")
     found = rows(data)
-    assert found["Q4_K, imatrix"]["mean_length"] < 1.2
-    assert found["Q4_K, imatrix"]["modelled_speedup"] < 1
+    assert found["Q4_K, imatrix"]["mean_length"] < 0.7 * found["Q4_K"]["mean_length"]
     assert data["sweep"]["recommended"] == "Q4_K"
     assert "Q4_K, imatrix" not in data["sweep"]["unsettled"]
 
