@@ -88,7 +88,8 @@ def encode_blocks(
     """Values [rows, columns] as F8_E4M3 codes of that shape, and the scale that each block's codes are multiplied by.
 
     block   rows and columns under one scale; the last block of either may be short
-    scales  type the scales are stored in (F32, BF16): a code is of the scale as it is stored
+    scales  type the scales are stored in (F32, BF16): a code is of the scale as it is stored. "UE8M0" are powers of two
+            in F32, rounded up, as DeepSeek-V3.1 says by `scale_fmt` (its `act_quant`: 2 ** ceil(log2(largest / 448)))
     scales' shape is [ceil(rows / block[0]), ceil(columns / block[1])]; a block of zeros has the scale 1, and so has one
     of values below 2 ** -118, for which no scale is finite.
 
@@ -119,6 +120,10 @@ def _block_scales(tiles: NDArray[np.float32], scales: str) -> tuple[NDArray[np.f
     """(what values are multiplied by, its reciprocal as it is stored)."""
     largest = np.maximum(tiles.max((1, 3)), -tiles.min((1, 3)))
     there = largest > _NOTHING
+    if scales == "UE8M0":
+        fraction, power = np.frexp(np.where(there, largest, np.float32(1)) / np.float32(E4M3_MAX))
+        down = np.where(there, np.ldexp(np.float32(1), power - (fraction == 0.5)), np.float32(1)).astype(np.float32)
+        return np.reciprocal(down), down
     once = np.reciprocal(np.where(there, largest, np.float32(1)))
     up = np.where(there, once * np.float32(E4M3_MAX), np.float32(1))
     down = np.reciprocal(up)

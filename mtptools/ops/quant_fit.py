@@ -25,7 +25,7 @@ __all__ = ["Fit", "encoding_for", "fit_of"]
 class Fit:
     """encoding  name of the one that is read, None for none
     why       what the configuration says
-    scales    float type of the trunk's own scales
+    scales    type of the trunk's own scales, "UE8M0" for powers of two in F32
     own       the trunk is float: the head may have a configuration of its own
     """
 
@@ -46,8 +46,6 @@ Answer = tuple[str | None, str]
 
 def _fp8(tree: Mapping[str, Any]) -> Answer:
     block, scheme = tree.get("weight_block_size"), tree.get("activation_scheme", "dynamic")
-    if tree.get("scale_fmt") == "ue8m0":
-        return None, "FP8 with scales that are powers of two (scale_fmt ue8m0), which are read here and not written"
     if block != list(BLOCK):
         return None, f"FP8 with weight_block_size {block}, not {list(BLOCK)}"
     if scheme != "dynamic":
@@ -118,7 +116,9 @@ def fit_of(trunk: Checkpoint) -> Fit:
         why = f"quantized by {', '.join(unknown)}" if unknown else "not quantized"
         return Fit(None, f"{why}: a runtime looks for no scales that are written here" if unknown else why)
     encoding, why = _answer(found[0])
-    return Fit(encoding, why, _scales(trunk))
+    if encoding == "fp8-block128" and any(name.endswith(".scale") for name in trunk):
+        return Fit(None, "FP8 with scales of its own kind (X.scale, DeepSeek-V4), which are read here and not written")
+    return Fit(encoding, why, _scales(trunk, found[0].tree))
 
 
 def _answer(place: Place) -> Answer:
@@ -126,7 +126,9 @@ def _answer(place: Place) -> Answer:
     return (None, f"quantized by {place.method}") if read is None else read(place.tree)
 
 
-def _scales(trunk: Checkpoint) -> str:
+def _scales(trunk: Checkpoint, tree: Mapping[str, Any]) -> str:
+    if tree.get("scale_fmt") == "ue8m0":
+        return "UE8M0"
     stored = next((trunk[name].codec for name in trunk if name.endswith(".weight_scale_inv")), "F32")
     return stored if stored in FLOAT else "F32"
 

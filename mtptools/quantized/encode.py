@@ -65,7 +65,7 @@ def encoded(
     encoding  not a float type
     name      X.weight, as a float matrix would be called; the tensors are X.weight and so on
     dtype     float type of that matrix: values are rounded to it, and scales that are floats have it
-    scales    type of the scales of FP8: F32, BF16
+    scales    of FP8: F32, BF16, or UE8M0 for powers of two in F32
     fused     all matrices that runtimes join with this one, itself too: they get one second scale (NVFP4)
 
     Raises CodecError when rows are not whole groups, naming what fits, and, when bytes are made, for NaN and infinity.

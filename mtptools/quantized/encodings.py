@@ -57,10 +57,10 @@ def _fp8(m: Matrix) -> tuple[Tensor, ...]:
     def scales(values: Floats) -> Floats:
         return fp8.block_scales(values, BLOCK, m.scales)
 
-    columns = m.source.shape[-1]
+    columns, stored = m.source.shape[-1], "F32" if m.scales == "UE8M0" else m.scales
     return (
         m.part(".weight", "F8_E4M3", columns, codes, block=BLOCK[0]),
-        m.part(".weight_scale_inv", m.scales, -(-columns // BLOCK[1]), scales, block=BLOCK[0], each=BLOCK[0]),
+        m.part(".weight_scale_inv", stored, -(-columns // BLOCK[1]), scales, block=BLOCK[0], each=BLOCK[0]),
     )
 
 

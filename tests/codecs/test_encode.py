@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mtptools.codecs import decode, floats
+from mtptools.codecs import decode, floats, fp8
 from mtptools.codecs.mlx import MODES
 from mtptools.errors import CodecError, UsageError
 from mtptools.quantized import ENCODINGS, NAMES, encoded, encoding_named, encoding_of, fitting, logical
@@ -261,3 +261,27 @@ def test_mlx_itself(name: str, dtype: str) -> None:
     for ours, theirs in zip(found, wanted, strict=True):
         array = theirs.view(mx.uint16) if theirs.dtype == mx.bfloat16 else theirs
         assert ours == np.array(array).tobytes()
+
+
+def test_scales_that_are_powers_of_two() -> None:
+    """scale_fmt ue8m0, by its definition: the least power of two under which the largest value is at most 448."""
+    random = np.random.default_rng(3)
+    values = (random.normal(0, 1, (256, 256)) * 2.0 ** (np.arange(256) % 40 - 20)[:, None]).astype(np.float32)
+    values[128:, :128] = 0
+    values[:128, 128:] = 0
+    values[5, 200] = 448 * 2.0**-9
+    parts = made(encoded(of(values), ENCODINGS["fp8-block128"], "m.weight", dtype="F32", scales="UE8M0"))
+    scales = np.frombuffer(parts["weight_scale_inv"], np.float32).reshape(2, 2)
+    fraction, _ = np.frexp(scales)
+    assert (fraction == 0.5).all()
+    assert scales[1, 0] == 1
+    assert scales[0, 1] == 2.0**-9
+    for row, column in ((0, 0), (1, 1)):
+        largest = np.abs(values[128 * row :, 128 * column :][:128, :128]).max()
+        assert largest / scales[row, column] <= 448 < 2 * largest / scales[row, column]
+    codes = fp8.decode(parts["weight"], "F8_E4M3").reshape(256, 256)
+    back = codes * np.repeat(np.repeat(scales, 128, 0), 128, 1)
+    near = np.abs(back - values) <= np.maximum(
+        np.abs(values) / 16, np.repeat(np.repeat(scales, 128, 0), 128, 1) * 2.0**-10
+    )
+    assert near.all()

@@ -263,7 +263,6 @@ REFUSED = {
         ({"weight_block_size": None}, "weight_block_size None"),
         ({"weight_block_size": [64, 128]}, r"weight_block_size \[64, 128\]"),
         ({"activation_scheme": "static"}, "activation_scheme static"),
-        ({"scale_fmt": "ue8m0"}, "powers of two"),
     ],
     "int4": [
         (compressed({**W4A16, "symmetric": False}, "pack-quantized"), "zero points"),
@@ -500,3 +499,18 @@ def test_what_is_float_in_the_trunk(tmp_path: Path) -> None:
     assert coded == {f"mtp.layers.0.{part}_proj.weight" for part in parts}
     own = encoded_head(odd, complete_head(odd), odd, Style("fp8", roles=(("ffn_down", "fp8"),)), [], label="source")
     assert "mtp.layers.0.mlp.down_proj.weight_scale_inv" in {e.name for e in own}
+
+
+def test_scales_as_the_configuration_has_them(tmp_path: Path) -> None:
+    """DeepSeek-V3.1's scale_fmt: powers of two. A head that is stored so keeps its bytes."""
+    source = trunk("deepseekv3", "fp8", tmp_path / "in")
+    stated = source.config["quantization_config"]
+    path = tmp_path / "in" / "config.json"
+    path.write_text(json.dumps({**source.config, "quantization_config": {**stated, "scale_fmt": "ue8m0"}}))
+    source = open_checkpoint(tmp_path / "in")
+    out = made(planned(source, "fp8"), tmp_path / "out")
+    scales = [decode(out[name]) for name in head_names(out) if name.endswith(".weight_scale_inv")]
+    assert scales
+    assert all((np.frexp(scale)[0] == 0.5).all() for scale in scales)
+    again = planned(out, "fp8")
+    assert all(entry.passes for entry in again.entries)
