@@ -33,10 +33,7 @@ code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
 print(code, time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
 # The command line where numba is not installed.
-PLAIN = (
-    "import sys, mtptools.codecs.kquants as k; k.find_spec = lambda name: None; "
-    "from mtptools.cli.main import main; main(sys.argv[1:])"
-)
+PLAIN = "import sys; sys.modules['numba'] = None; from mtptools.cli.main import main; main(sys.argv[1:])"
 
 
 def write(path: Path) -> int:

@@ -8,12 +8,11 @@ makes part of the result. Source of layout and search: ggml's `quantize_row_iq4_
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Final
 
 import numpy as np
 
-from mtptools.codecs.kquants import Engine
+from mtptools.codecs.engine import Engine, twin
 from mtptools.codecs.ksearch import EPSILON, Codes, Floats, largest, nearest, total
 from mtptools.codecs.legacy import GROUP, half, inverse, nibbles
 
@@ -45,7 +44,8 @@ def encode(values: Floats, codec: str, importance: Floats | None = None, *, engi
     importance  float32 [cols], how much an error in a column counts
     engine      what runs the search, with the same bytes: numba when it is installed
     """
-    search = _engine(engine)
+    found = twin("iq4_fast", engine)
+    search: Attempts = attempts if found is None else found.attempts
     groups = np.ascontiguousarray(values, np.float32).reshape(-1, GROUP)
     weights = None if importance is None else np.asarray(importance, np.float32).reshape(-1, GROUP)
     joined, block_bytes, pack = _KINDS[codec]
@@ -59,14 +59,6 @@ def encode(values: Floats, codec: str, importance: Floats | None = None, *, engi
                 x, _scales(x, _weights(x, counted, joined), search), blocks[start // joined : (start + _TILE) // joined]
             )
     return out
-
-
-def _engine(engine: Engine | None) -> Attempts:
-    if engine == "numpy" or (engine is None and find_spec("numba") is None):
-        return attempts
-    from mtptools.codecs import iq4_fast
-
-    return iq4_fast.attempts
 
 
 def _weights(x: Floats, importance: Floats | None, groups: int) -> Floats:

@@ -6,10 +6,11 @@ value after the other. Nothing is fused and nothing reordered, and the interpret
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-import numba
 import numpy as np
+
+from mtptools.codecs.compiled import compiled
 
 __all__ = ["attempts"]
 
@@ -17,8 +18,8 @@ LANES: Final = 64
 _ZERO = np.float32(0)
 
 
-@numba.njit(cache=True, nogil=True, fastmath=False, error_model="numpy")
-def attempts(x, w, doubled, nearest):  # type: ignore[no-untyped-def]
+@compiled
+def attempts(x: Any, w: Any, doubled: Any, nearest: Any) -> Any:
     tries, groups = doubled.shape
     n = x.shape[0]
     modulo = np.uint32(len(nearest) - 1)

@@ -6,12 +6,11 @@ still add one value after the other. Nothing is reordered or fused, and other th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final
 
-import numba
 import numpy as np
 
+from mtptools.codecs.compiled import compiled
 from mtptools.codecs.ksearch import EPSILON, MAGIC, ROUNDS, SHIFTS, Codes, Floats, Grid
 
 __all__ = ["TILE", "affine", "descent", "positive", "requantize", "symmetric"]
@@ -22,26 +21,20 @@ _ZERO: Final = np.float32(0)
 _ONE: Final = np.float32(1)
 _SHIFTS: Final = np.array(SHIFTS, np.float32)
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
-
-def _compiled(function: _Function) -> _Function:
-    return cast("_Function", numba.njit(cache=True, nogil=True, fastmath=False, error_model="numpy")(function))
-
-
-@_compiled
+@compiled
 def _integer(value: Any) -> Any:
     """`ksearch.nearest` of one value."""
     return np.int32((np.float32(value + MAGIC).view(np.int32) & np.int32(0x7FFFFF)) - np.int32(0x400000))
 
 
-@_compiled
+@compiled
 def _nearest(value: Any, low: Any, high: Any) -> Any:
     """The integer nearest to `value`, limited to low … high, as float32."""
     return np.float32(min(max(_integer(value), low), high))
 
 
-@_compiled
+@compiled
 def _affine_code(value: Any, levels: Any, cut: Any) -> Any:
     """The code 0 … levels of one value, as float32."""
     if cut:
@@ -51,7 +44,7 @@ def _affine_code(value: Any, levels: Any, cut: Any) -> Any:
     return _nearest(value, np.int32(0), levels)
 
 
-@_compiled
+@compiled
 def _load(x: Any, first: Any, out: Any) -> None:
     """LANES groups from `first` on into `out` [n, LANES], zeros after the last."""
     n, groups = x.shape
@@ -61,7 +54,7 @@ def _load(x: Any, first: Any, out: Any) -> None:
         out[i, width:] = _ZERO
 
 
-@_compiled
+@compiled
 def _peaks(x: Any, peak: Any) -> None:
     """`ksearch.largest` of each lane."""
     peak[:] = _ZERO
@@ -70,7 +63,7 @@ def _peaks(x: Any, peak: Any) -> None:
             peak[c] = x[i, c] if abs(x[i, c]) > abs(peak[c]) else peak[c]
 
 
-@_compiled
+@compiled
 def _affine(
     x: Any, w: Any, levels: Any, spans: Any, absolute: Any, cut: Any, scales: Any, minima: Any, codes: Any
 ) -> None:
@@ -147,7 +140,7 @@ def _affine(
                 codes[i, first + c] = np.uint8(0) if flat else np.uint8(code)
 
 
-@_compiled
+@compiled
 def _symmetric(x: Any, w: Any, levels: Any, shifts: Any, scales: Any, codes: Any) -> None:
     n, groups = x.shape
     xs, ws = np.empty((n, LANES), np.float32), np.empty((n, LANES), np.float32)
@@ -187,7 +180,7 @@ def _symmetric(x: Any, w: Any, levels: Any, shifts: Any, scales: Any, codes: Any
                 codes[i, first + c] = np.uint8(0) if flat else np.uint8(code)
 
 
-@_compiled
+@compiled
 def _descent(x: Any, levels: Any, scales: Any, codes: Any) -> None:
     n, groups = x.shape
     xs, ls = np.empty((n, LANES), np.float32), np.empty((n, LANES), np.float32)
@@ -231,7 +224,7 @@ def _descent(x: Any, levels: Any, scales: Any, codes: Any) -> None:
                 codes[i, first + c] = np.uint8(0) if flat else np.uint8(ls[i, c] + np.float32(levels))
 
 
-@_compiled
+@compiled
 def _positive(x: Any, w: Any, levels: Any, shifts: Any, scales: Any, codes: Any) -> None:
     n, groups = x.shape
     for c in range(groups):
@@ -280,7 +273,7 @@ def _positive(x: Any, w: Any, levels: Any, shifts: Any, scales: Any, codes: Any)
         scales[c] = sum_xl / sum_l2 if sum_l2 > _ZERO else _ZERO
 
 
-@_compiled
+@compiled
 def _requantize(x: Any, scale: Any, minimum: Any, codes: Any, low: Any, high: Any) -> None:
     for i in range(len(x)):
         for c in range(len(scale)):

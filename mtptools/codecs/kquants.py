@@ -13,19 +13,17 @@ or 15 decades apart within a group.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from types import ModuleType
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mtptools.codecs import kpack, ksearch
-from mtptools.codecs.ksearch import EPSILON, Codes, Floats, Grid, largest, nearest, total
+from mtptools.codecs.engine import Engine, twin
+from mtptools.codecs.ksearch import EPSILON, GRID_WITH_IMPORTANCE, Codes, Floats, Grid, largest, nearest, total
 
-__all__ = ["TYPES", "Engine", "encode"]
-
-Engine = Literal["numpy", "numba"]
+__all__ = ["TYPES", "encode"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +59,8 @@ _AFFINE: Final = {
     "Q5_K": _Affine(176, 32, 31, 63, Grid(-0.5, 0.1, 15), rms=True, variance=2, cut=(True, True)),
 }
 _SYMMETRIC: Final = {"Q3_K": _Kind(110, 16, 4), "Q6_K": _Kind(210, 16, 32)}
-_GRID_WITH_IMPORTANCE: Final = Grid(-0.9, 0.05, 36, cut=True)
 
 TYPES: Final = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
-
-
-@cache
-def _search(engine: Engine | None) -> ModuleType:
-    """The module with the searches: numba's when it can be imported or is asked for."""
-    if engine == "numpy":
-        return ksearch
-    try:
-        from mtptools.codecs import kfast
-    except ImportError:
-        if engine == "numba":
-            raise
-        return ksearch
-    return kfast
 
 
 def encode(
@@ -92,7 +75,7 @@ def encode(
     blocks = np.ascontiguousarray(values, np.float32).reshape(-1, 256)
     weights = None if importance is None else np.ascontiguousarray(importance, np.float32).reshape(-1, 256)
     out = np.empty((len(blocks), kind.block_bytes), np.uint8)
-    search = _search(engine)
+    search = twin("kfast", engine) or ksearch
     with np.errstate(all="ignore"):  # C's overflow and division by zero are part of the result
         for start in range(0, len(blocks), search.TILE):
             tile = blocks[start : start + search.TILE]
@@ -148,7 +131,7 @@ def _encode_affine(search: ModuleType, tile: Floats, importance: Floats | None, 
         (d, scales), (d_min, minima) = _affine_fields(scale, kind), _affine_fields(minimum, kind)
     else:
         w, sums = _weighted(tile, importance, kind.variance, kind.group)
-        scale, minimum, codes = search.affine(x, w, kind.levels, _GRID_WITH_IMPORTANCE)
+        scale, minimum, codes = search.affine(x, w, kind.levels, GRID_WITH_IMPORTANCE)
         d, scales = search.positive(_of_blocks(scale, kind.group), sums, kind.fields)
         d_min, minima = search.positive(_of_blocks(minimum, kind.group), sums, kind.fields)
         scales, minima = scales.T, minima.T

@@ -59,6 +59,9 @@ class Grid:
         return first + step * np.arange(self.steps + 1, dtype=np.float32) + np.float32(levels)
 
 
+GRID_WITH_IMPORTANCE: Final = Grid(-0.9, 0.05, 36, cut=True)
+
+
 EPSILON: Final = np.float32(1e-15)  # groups of values smaller than this are stored as zeros
 TILE: Final = 1024  # superblocks at a time: numpy's cost of a call is spread over them
 SHIFTS: Final = tuple(np.float32(0.1) * np.float32(i) for i in range(-9, 10) if i)  # of the codes a range is cut into

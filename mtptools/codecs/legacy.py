@@ -16,14 +16,13 @@ from typing import Final
 import numpy as np
 
 from mtptools.codecs import ksearch
-from mtptools.codecs.kquants import Engine, _search
-from mtptools.codecs.ksearch import Codes, Floats, Grid
+from mtptools.codecs.engine import Engine, twin
+from mtptools.codecs.ksearch import GRID_WITH_IMPORTANCE, Codes, Floats
 
 __all__ = ["GROUP", "TYPES", "encode", "half", "inverse", "nibbles"]
 
 GROUP: Final = 32
 _TILE: Final = 4096  # groups at a time: a search's arrays stay in the cache
-_GRID: Final = Grid(-0.9, 0.05, 36)
 _ZERO: Final = np.float32(0)
 
 
@@ -64,7 +63,7 @@ def encode(values: Floats, codec: str, importance: Floats | None = None, *, engi
         if importance is None:
             find: _Find = _spanned if kind.affine else _centred
         else:
-            find = _searcher(values, np.asarray(importance, np.float32), _search(engine))
+            find = _searcher(values, np.asarray(importance, np.float32), twin("kfast", engine) or ksearch)
         for start in range(0, len(groups), _TILE):
             x = np.ascontiguousarray(groups[start : start + _TILE].T)
             _pack(*find(x, kind, start), kind, blocks[start : start + _TILE])
@@ -117,7 +116,7 @@ def _searcher(values: Floats, importance: Floats, search: ModuleType) -> _Find:
             scale, codes = search.symmetric(x, w, 1 << (kind.bits - 1))
             return scale, None, codes
         levels = (1 << kind.bits) - 1
-        scale, minimum, codes = search.affine(x, w, levels, _GRID)
+        scale, minimum, codes = search.affine(x, w, levels, GRID_WITH_IMPORTANCE)
         # Where the search ends as it began, a minimum of zero has that zero's sign.
         low = _lowest(x)
         began = (scale == 0) | (scale == 1 / (np.float32(levels) / (x.max(axis=0) - low)))

@@ -143,7 +143,8 @@ class GgufWeights:
                 return (name,)
         if role == "expert_gate_up":
             return tuple(self._name(scope, f"expert_{kind}") for kind in ("gate", "up"))
-        return (f"blk.{self.hparams.n_layers + scope[1]}.{self.names[role]}",)
+        kind, number = scope
+        return (f"blk.{number if kind == 'layer' else self.hparams.n_layers + number}.{self.names[role]}",)
 
     def leftover(self, kind: str) -> list[str]:
         def belongs(name: str) -> bool:

@@ -15,6 +15,7 @@ from fixtures.ggml_cases import importances, matrices
 from fixtures.ggml_digests import OUT, TYPES, digests, hard
 from mtptools.checkpoint import open_checkpoint
 from mtptools.codecs import CODECS, decode, ggml_library, kquants, ksearch
+from mtptools.codecs.engine import Engine
 from mtptools.codecs.kquants import encode
 from tests.conftest import FIXTURES
 
@@ -37,7 +38,7 @@ def differing(ours: np.ndarray, theirs: np.ndarray, codec: str) -> int:
 
 @every_type
 @every_engine
-def test_digests_of_cs_bytes(codec: str, engine: kquants.Engine) -> None:
+def test_digests_of_cs_bytes(codec: str, engine: Engine) -> None:
     """Needs no ggml. fixtures/ggml_digests.py made them."""
     made = digests(lambda values, name, row: encode(values, name, row, engine=engine), codec)
     assert made == DIGESTS[codec]
@@ -47,7 +48,7 @@ def test_digests_of_cs_bytes(codec: str, engine: kquants.Engine) -> None:
 @every_type
 @every_engine
 @pytest.mark.parametrize("row", ["none", "positive", "some zero", "10 decades"])
-def test_bytes_are_cs(codec: str, engine: kquants.Engine, row: str) -> None:
+def test_bytes_are_cs(codec: str, engine: Engine, row: str) -> None:
     """More superblocks than a tile, and other values than the digests'."""
     values = np.concatenate(list(matrices(13, 1024, 2).values()))
     assert len(values) * 4 > ksearch.TILE
@@ -60,7 +61,7 @@ def test_bytes_are_cs(codec: str, engine: kquants.Engine, row: str) -> None:
 @every_type
 @every_engine
 @pytest.mark.parametrize("family", ["qwen35", "glm4moe", "deepseekv4"])
-def test_trained_rows(codec: str, engine: kquants.Engine, family: str) -> None:
+def test_trained_rows(codec: str, engine: Engine, family: str) -> None:
     checkpoint = open_checkpoint(FIXTURES / family / "hf")
     found = [t for t in checkpoint.values() if t.codec == "BF16" and len(t.shape) > 1 and t.shape[-1] % 256 == 0]
     assert len(found) > 5
@@ -74,7 +75,7 @@ def test_trained_rows(codec: str, engine: kquants.Engine, family: str) -> None:
 @needs_ggml
 @every_type
 @every_engine
-def test_few_superblocks(codec: str, engine: kquants.Engine) -> None:
+def test_few_superblocks(codec: str, engine: Engine) -> None:
     """A lone superblock, where numpy would add in another order, and rows of an odd number of them."""
     for rows, cols in ((1, 256), (2, 256), (1, 768), (3, 1280)):
         values = matrices(rows, cols, 5)["outliers"]
@@ -85,7 +86,7 @@ def test_few_superblocks(codec: str, engine: kquants.Engine) -> None:
 
 @every_type
 @every_engine
-def test_shapes_and_strides(codec: str, engine: kquants.Engine) -> None:
+def test_shapes_and_strides(codec: str, engine: Engine) -> None:
     size = CODECS[codec].row_bytes(512)
     assert encode(np.empty((0, 512), np.float32), codec, engine=engine).shape == (0, size)
     values = matrices(4, 1024)["normal"]
@@ -150,10 +151,11 @@ def test_without_numba() -> None:
     code = (
         "import sys; sys.modules['numba'] = None\n"
         "import numpy as np\n"
-        "from mtptools.codecs import kquants, ksearch\n"
-        "assert kquants._search(None) is ksearch\n"
+        "from mtptools.codecs import kquants\n"
+        "from mtptools.codecs.engine import twin\n"
+        "assert twin('kfast', None) is None\n"
         "assert kquants.encode(np.ones((1, 256), np.float32), 'Q4_K').shape == (1, 144)\n"
-        "try:\n    kquants._search('numba')\nexcept ImportError:\n    print('refused')\n"
+        "try:\n    twin('kfast', 'numba')\nexcept ImportError:\n    print('refused')\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "refused\n"
