@@ -90,9 +90,8 @@ class Importance:
 
     @property
     def label(self) -> str:
-        """What it is, for a receipt: the file's name and digest."""
-        name = self.where.name if isinstance(self.where, Path) else "an importance matrix"
-        return f"{name} (sha256 {self.sha256})" if self.sha256 else name
+        """What it is called."""
+        return self.where.name if isinstance(self.where, Path) else "an importance matrix"
 
     def importance_of(self, name: str, columns: int, n_matrices: int = 1) -> NDArray[np.float32] | None:
         """The weights of a tensor's columns: float32 [n_matrices, columns], to the bit those llama-quantize uses.

@@ -7,7 +7,8 @@ constructor checks it. The writer does what the plan says and nothing else; test
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -18,9 +19,11 @@ from numpy.typing import NDArray
 from mtptools.checkpoint import Checkpoint
 from mtptools.codecs import CODECS
 from mtptools.containers.gguf import Metadata
-from mtptools.tensors import Blob, Tensor
+from mtptools.errors import CodecError
+from mtptools.recode import recoded
+from mtptools.tensors import NOWHERE, Blob, Tensor
 
-__all__ = ["Change", "Dropped", "Entry", "Input", "OutFile", "Plan", "SideFile", "human_bytes"]
+__all__ = ["Change", "Dropped", "Entry", "Input", "OutFile", "Plan", "SideFile", "Used", "human_bytes"]
 
 Action = Literal["keep", "rename", "transform", "recode", "insert"]
 
@@ -67,6 +70,17 @@ class Entry:
         if self.codec != self.source.codec or self.encoding:
             return "recode"
         return "keep" if self.names == (self.name,) else "rename"
+
+    def made(self) -> Iterator[bytes]:
+        """Its bytes, where they are not the input's. Raises CodecError, naming the tensor and the input's file."""
+        try:
+            yield from recoded(self.source, self.codec, self.values, self.importance)
+        except CodecError as error:
+            if self.encoding:  # it names the matrix, perhaps another one that shares its scale, and its file
+                raise
+            paths = {blob.path for blob in self.source.blobs} - {NOWHERE}
+            place = f"{paths.pop()}, {self.name}" if len(paths) == 1 else self.name
+            raise CodecError(error.what, where=place, hint=error.hint) from error
 
     @property
     def output(self) -> Tensor:
@@ -137,6 +151,15 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Used:
+    """What else decided bytes of the output: an importance matrix with its digest, foreign code with its version."""
+
+    what: str
+    name: str
+    detail: str
+
+
+@dataclass(frozen=True)
 class Input:
     """A checkpoint the plan reads, under its label."""
 
@@ -160,6 +183,7 @@ class Plan:
     changes: tuple[Change, ...] = ()
     facts: tuple[str, ...] = ()
     folder: bool = False
+    used: tuple[Used, ...] = ()
 
     def __post_init__(self) -> None:
         placed = {(entry.input, name) for entry in self.entries for name in entry.names}
@@ -219,6 +243,7 @@ class Plan:
             "dropped": [{"input": d.input, "name": d.name, "reason": d.reason} for d in self.dropped],
             "changes": [{"key": c.key, "before": c.before, "after": c.after} for c in self.changes],
             "facts": list(self.facts),
+            "used": [asdict(used) for used in self.used],
         }
 
     def render(self) -> str:

@@ -9,7 +9,6 @@ from functools import cache
 
 from mtptools.checkpoint import CONFIG, Checkpoint
 from mtptools.plan import Entry, Plan
-from mtptools.recode import recoded
 from mtptools.tensors import Tensor
 from mtptools.views import repacked
 
@@ -36,7 +35,7 @@ def _tensor(entry: Entry) -> Tensor:
 def _rows(entry: Entry) -> Callable[[int, int], bytes]:
     @cache
     def whole() -> bytes:
-        return b"".join(recoded(entry.source, entry.codec, entry.values, entry.importance))
+        return b"".join(entry.made())
 
     size = entry.nbytes // max(entry.source.n_rows, 1)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from reprlib import repr as short  # a damaged value may be a megabyte long
 from typing import Any, Final
@@ -82,6 +83,7 @@ def build(plan: Plan, digests: Mapping[str, str], head_sha256: Mapping[str, str]
         "sources": _sources(plan),
         "changes": plan.to_json()["changes"],
         "facts": list(plan.facts),
+        "used": [asdict(used) for used in plan.used],
         "linked": _linked(plan),
         "files": [*(file.name for file in plan.files), *(side.name for side in plan.side)],
         "tensors": [
@@ -93,6 +95,8 @@ def build(plan: Plan, digests: Mapping[str, str], head_sha256: Mapping[str, str]
                 "type": entry.codec,
                 "bytes_pass": entry.passes,
             }
+            | ({"encoding": entry.encoding} if entry.encoding else {})
+            | ({"weighted": True} if entry.importance is not None else {})
             | ({"linked": True} if entry.name in linked else {"xxh3_128": digests[entry.name]})
             | ({"sha256": head_sha256[entry.name]} if entry.name in head_sha256 else {})
             for entry in plan.entries

@@ -25,7 +25,6 @@ from mtptools.containers.gguf_values import string_value
 from mtptools.errors import CorruptError, SystemFailure
 from mtptools.placing import check_output, publish, receipt_of, staging
 from mtptools.plan import Entry, OutFile, Plan
-from mtptools.recode import recoded
 from mtptools.sequential import Sequential, writing
 from mtptools.tensors import Blob
 
@@ -151,7 +150,7 @@ def _write_tensor(
     fast = xxhash.xxh3_128()
     slow = hashlib.sha256() if entry.head else None
     done = 0
-    for data in _passed(entry) if entry.passes else recoded(entry.source, entry.codec, entry.values, entry.importance):
+    for data in _passed(entry) if entry.passes else entry.made():
         fast.update(data)
         if slow is not None:
             slow.update(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -74,3 +75,18 @@ def test_contrast_on_white_and_on_black(colour: str) -> None:
     own = luminance(colour)
     assert 1.05 / (own + 0.05) >= 3
     assert (own + 0.05) / (luminance("#0d1117") + 0.05) >= 3
+
+
+def test_only_a_picture_is_replaced(tmp_path: Path) -> None:
+    from mtptools.errors import UsageError
+    from mtptools.report.plot import check_plot, write_plot
+
+    model, old = tmp_path / "model.svg", tmp_path / "old.svg"
+    model.write_bytes(b"GGUF and so on")
+    with pytest.raises(UsageError, match="no picture"):
+        check_plot(model)
+    write_plot(old, b"<svg/>")
+    check_plot(old)
+    write_plot(old, b"<svg></svg>")
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["model.svg", "old.svg"]
+    assert old.read_bytes() == b"<svg></svg>"

@@ -61,7 +61,7 @@ def command(
 
     ks = parse_ks(k)
     if picture is not None:
-        from mtptools.report.plot import check_plot, plot
+        from mtptools.report.plot import check_plot, plot, write_plot
 
         check_plot(picture)
     ckpt, chosen = open_checkpoint(path), spread(read_prompts(prompts), limit)
@@ -78,6 +78,6 @@ def command(
         record["prompt"] = one.text
     emit(data, render(bench, ckpt.path.name), as_json=as_json, quiet=quiet)
     if picture is not None:  # last: whatever happens to a file, the measurement is printed
-        picture.write_bytes(plot(bench, ckpt.path.name, picture.suffix[1:].lower()))
+        write_plot(picture, plot(bench, ckpt.path.name, picture.suffix[1:].lower()))
         note(f"plot: {picture}", quiet=quiet or as_json)
     return 0 if data["ok"] else 1

@@ -23,7 +23,9 @@ __all__ = ["command"]
 @click.argument("trunk", type=PATH)
 @click.argument("donor", type=PATH)
 @click.option("--head-type", metavar="TYPE", help="Type of the head's matrices: Q8_0, BF16, Q4_K_M, …")
-@click.option("--role", "roles", multiple=True, metavar="ROLE=TYPE", help="Another type for one role; repeatable.")
+@click.option(
+    "--role", "roles", multiple=True, metavar="ROLE=TYPE", help="Another type for one role; the last that fits wins."
+)
 @click.option("--own-output", metavar="TYPE", help="Give the head an output matrix of its own, made from the trunk's.")
 @click.option("--imatrix", type=PATH, metavar="FILE", help="Importance matrix of the head, see mtptools imatrix.")
 @click.option("--norm-type", metavar="TYPE", help="Type of the head's norms in safetensors, e.g. F32.")
@@ -50,12 +52,12 @@ def command(
     """
     from mtptools.checkpoint import open_checkpoint
     from mtptools.cli.verifying import after_graft
+    from mtptools.cli.weights import read_weights
     from mtptools.cli.writing import carry_out
-    from mtptools.importance import read_importance
     from mtptools.ops.graft import graft
 
     base, source = open_checkpoint(trunk, generic=generic), open_checkpoint(donor, generic=generic)
-    importance = read_importance(imatrix) if imatrix is not None else None
+    importance = read_weights(imatrix, writing.out)
     plan = graft(base, source, writing.out.name, importance=importance, link=link, allow=allow, **style)
     check = after_graft(base, source, quiet=writing.quiet or writing.as_json) if writing.verify else None
     return carry_out(plan, writing, check)

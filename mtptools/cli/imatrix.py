@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
+import numpy as np
 
 from mtptools.cli.options import PATH, examples, output_options
 from mtptools.cli.output import emit, note, status, table
@@ -77,11 +78,18 @@ def command(
     """
     from mtptools.checkpoint import open_checkpoint
     from mtptools.cli.verifying import load
+    from mtptools.head import is_sidecar
     from mtptools.importance import merged, read_importance
     from mtptools.report.importance import HEADER, rows, to_json, unused_note
 
-    _check_output(out, (path, *texts, *merge, *([head] if head else [])), force)
     ckpt, sidecar = open_checkpoint(path), open_checkpoint(head) if head else None
+    files = [file.path for one in (ckpt, sidecar) if one is not None for file in one.files]
+    files += [ckpt.folder / name for name in ckpt.side_files if ckpt.folder is not None]
+    _check_output(out, (path, *files, *texts, *merge, *([head] if head else [])), force)
+    if is_sidecar(ckpt):
+        raise InputError(
+            "a sidecar has no trunk to read the text", where=path, hint=f"mtptools imatrix TRUNK --head {path} …"
+        )
     others = [_fitted(read_importance(one), ckpt) for one in merge]
     pieces = _pieces(ckpt, texts, context, chunks)
     if chunks and len(pieces) < chunks:
@@ -95,11 +103,12 @@ def command(
     with status(quiet=quiet or as_json) as say:
         told = _teller(len(pieces) * context, say)
         measured = measure_importance(model, recorder, pieces, [str(text) for text in texts], told)
+    _require_finite(measured, path)
     speed = len(pieces) * context / (time.perf_counter() - started)
     whole = measured
     for other in others:
         whole = merged(whole, other)
-    _write(whole, out)
+    _write(whole, out, force=force)
     lines = [
         f"imatrix: {out} ({len(whole.entries)} tensors, {len(measured.entries)} of them measured on {len(pieces)} "
         f"chunks of {context} tokens, {speed:.0f} tokens/s)",
@@ -120,6 +129,16 @@ def _check_output(out: Path, inputs: Sequence[Path], force: bool) -> None:
         raise UsageError("the output is one of the inputs", where=out, hint="give another path with -o")
     if os.path.lexists(out) and not force:
         raise OutputExistsError("the output exists", where=out, hint="add --force to replace it")
+
+
+def _require_finite(matrix: Importance, path: Path) -> None:
+    wrong = [name for name, entry in matrix.entries.items() if not np.isfinite(entry.sums).all()]
+    if wrong:
+        raise InputError(
+            f"the inputs of {', '.join(wrong[:4])} are not finite, or too large",
+            where=path,
+            hint=f"a weight before them is damaged: mtptools validate {path}, or take the head from the release again",
+        )
 
 
 def _fitted(matrix: Importance, ckpt: Checkpoint) -> Importance:
@@ -181,7 +200,7 @@ def _teller(total: int, say: Callable[[str], None]) -> Callable[[int], None]:
     return told
 
 
-def _write(matrix: Importance, out: Path) -> None:
+def _write(matrix: Importance, out: Path, *, force: bool) -> None:
     """All of the file or nothing, and what stood there before if that fails."""
     from mtptools.importance import file_parts
     from mtptools.placing import staging
@@ -193,7 +212,12 @@ def _write(matrix: Importance, out: Path) -> None:
             with writing(stage / out.name, size) as file:
                 for part in file_parts(matrix):
                     file.write(part)
-            os.replace(stage / out.name, out)
+            if force:
+                os.replace(stage / out.name, out)
+            else:
+                os.link(stage / out.name, out)  # not over what came to stand there meanwhile
+        except FileExistsError as error:
+            raise OutputExistsError("the output exists", where=out, hint="add --force to replace it") from error
         except OSError as error:
             raise SystemFailure(
                 f"cannot write: {error.strerror or error}", where=out, hint="write to another folder"

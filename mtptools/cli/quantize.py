@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mtptools.cli.options import NO_OUTPUT, PATH, Writing, examples, link_option, may_write_options
+from mtptools.cli.options import NO_OUTPUT, PATH, Writing, examples, generic_option, link_option, may_write_options
 from mtptools.cli.sweep_options import Sweeping, sweep_options
 from mtptools.errors import UsageError
 
@@ -30,10 +30,13 @@ __all__ = ["command"]
 )
 @click.argument("source", type=PATH)
 @click.option("--head", "head", metavar="TYPE", help="Type of the head's matrices: Q4_K, a mixture such as Q4_K_M, …")
-@click.option("--role", "roles", multiple=True, metavar="ROLE=TYPE", help="Another type for one role; repeatable.")
+@click.option(
+    "--role", "roles", multiple=True, metavar="ROLE=TYPE", help="Another type for one role; the last that fits wins."
+)
 @click.option("--own-output", metavar="TYPE", help="Give the head an output matrix of its own, made from the trunk's.")
 @click.option("--imatrix", type=PATH, metavar="FILE", help="Importance matrix of the head, see mtptools imatrix.")
 @click.option("--norm-type", metavar="TYPE", help="Type of the head's norms in safetensors, e.g. F32.")
+@generic_option
 @link_option
 @sweep_options
 @may_write_options
@@ -44,6 +47,7 @@ def command(
     own_output: str | None,
     imatrix: Path | None,
     norm_type: str | None,
+    generic: bool,
     link: bool,
     sweep: Sweeping | None,
     writing: Writing,
@@ -54,11 +58,12 @@ def command(
     routers stay F32 in GGUF. SOURCE is a checkpoint with its head, or a sidecar.
 
     --sweep measures how often drafts are right with each type and says which to publish; with -o that one is written.
+    Where that is the head as it is, nothing is written and the exit code is 1.
     """
     from mtptools.checkpoint import open_checkpoint
     from mtptools.cli.verifying import after_quantize
+    from mtptools.cli.weights import read_weights
     from mtptools.cli.writing import carry_out
-    from mtptools.importance import read_importance
     from mtptools.ops.quantize import quantize
     from mtptools.ops.style import Style
 
@@ -70,8 +75,8 @@ def command(
         raise UsageError("nothing to quantize to", where="--head", hint="--head Q8_0, or --own-output Q4_K")
     if writing.out == NO_OUTPUT and (sweep is None or writing.verify):
         raise UsageError("no output was given", where="-o", hint="-o OUT; --sweep alone can do without")
-    ckpt = open_checkpoint(source)
-    importance = read_importance(imatrix) if imatrix is not None else None
+    ckpt = open_checkpoint(source, generic=generic)
+    importance = read_weights(imatrix, writing.out)
 
     def plan_of(kind: str | None, weighted: bool) -> Plan:
         style = Style.asked(kind, norm_type, roles=roles, own_output=own_output, option="--head")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,20 +14,20 @@ from mtptools.cli.output import emit, note, status
 from mtptools.cli.sweep_options import Sweeping
 from mtptools.cli.verifying import load, require_torch
 from mtptools.decoder import undecodable
-from mtptools.errors import CodecError, InputError, MissingExtraError, MtpToolsError, NoDecoderError, UsageError
+from mtptools.errors import CodecError, InputError, MtpToolsError, NoDecoderError, SystemFailure, UsageError
 from mtptools.head import is_sidecar
 from mtptools.plan import Plan
-from mtptools.preview import preview
 
 if TYPE_CHECKING:
-    from mtptools.decoder.choice import Sweep
+    from mtptools.report.choice import Sweep
+    from mtptools.report.trial import Wanted
 
 __all__ = ["PlanOf", "run_sweep"]
 
 PASSAGE: Final = 128  # tokens of a prompt that is cut out of a text
 PASSAGES: Final = 8
 # What a type that cannot be had raises; anything else is wrong with all of them.
-UNAVAILABLE: Final = (CodecError, MissingExtraError)
+UNAVAILABLE: Final = (CodecError, SystemFailure)
 
 Verify = Callable[[Path], tuple[bool, dict[str, Any], str]]
 PlanOf = Callable[[str, bool], Plan]
@@ -36,7 +37,7 @@ PlanOf = Callable[[str, bool], Plan]
 def run_sweep(
     ckpt: Checkpoint, plan_of: PlanOf, told: Sweeping, writing: Writing, *, weighted: bool, verify: Verify | None
 ) -> int:
-    """Measure every type, say which one to publish, and with -o write that. The exit code.
+    """Measure every type, say which one to publish, and with -o write that. The exit code: 1 for nothing written.
 
     weighted  there is an importance matrix: types that take one are measured with it and without
     verify    of what is written, see `carry_out`
@@ -45,72 +46,94 @@ def run_sweep(
     """
     from mtptools.cli.writing import carry_out
     from mtptools.ops.style import Style
-    from mtptools.report.sweep import render, to_json
 
     writes, quiet = writing.out != NO_OUTPUT, writing.quiet or writing.as_json
     if told.plot is not None:
-        from mtptools.report.plot import check_plot
-
-        check_plot(told.plot)
+        _check_plot(told.plot)
     types = dict.fromkeys(Style.asked(kind, option="--sweep").matrices or kind for kind in told.types)
-    plans, refused = _plans(plan_of, list(types), weighted)
-    if writes:  # before the hours, not after them
-        from mtptools.placing import check_output
-
-        out = Path(os.path.abspath(writing.out))  # noqa: PTH100  a link is named, not what it leads to
-        check_output(next(iter(plans.values())), out, force=writing.force)
+    wanted = _wanted(plan_of, list(types), weighted)
+    plans = {key: plan for key, plan in wanted.items() if isinstance(plan, Plan)}
+    if not plans:
+        raise next(error for error in wanted.values() if isinstance(error, MtpToolsError))
+    if writes:
+        _check_output(next(iter(plans.values())), writing)
     if weighted and not any(by for _, by in plans):
         note("the importance matrix weights none of these types of this head", quiet=quiet)
-    sweep = _measured(ckpt, list(types), plans, refused, told, quiet=quiet)
-    data = {"sweep": to_json(sweep)}
+    sweep = _measured(ckpt, wanted, told, quiet=quiet)
+    from mtptools.report.sweep import render, to_json
+
+    data: dict[str, Any] = {"sweep": to_json(sweep)}
     chosen = sweep.choice.chosen
     plan = plans.get((chosen.name, chosen.weighted)) if writes else None
-    emit(data, render(sweep), as_json=writing.as_json and plan is None, quiet=quiet)
+    if plan is None:
+        emit(data | ({"output": None} if writes else {}), render(sweep), as_json=writing.as_json, quiet=quiet)
+        code = 1 if writes else 0
+    else:
+        emit(data, render(sweep), as_json=False, quiet=quiet)
+        try:
+            code = carry_out(plan, writing, verify, data)
+        except MtpToolsError:
+            if writing.as_json:  # what took hours is not lost
+                note(render(sweep))
+            raise
     if told.plot is not None:
+        from mtptools.report.plot import write_plot
         from mtptools.report.sweep_plot import plot_sweep
 
-        told.plot.write_bytes(plot_sweep(sweep, told.plot.suffix[1:].lower()))
+        write_plot(told.plot, plot_sweep(sweep, told.plot.suffix[1:].lower()))
         note(f"plot: {told.plot}", quiet=quiet)
-    if plan is not None:
-        return carry_out(plan, writing, verify, data)
-    if writes:
+    if writes and plan is None:
         note("nothing is written: the head as it is is the one to publish")
-    return 1 if writes else 0
+    return code
 
 
-def _plans(
-    plan_of: PlanOf, types: Sequence[str], weighted: bool
-) -> tuple[dict[tuple[str, bool], Plan], dict[str, MtpToolsError]]:
-    """Plans by (type, weighted); and of types that cannot be had, why. Raises the first reason when none can."""
-    plans: dict[tuple[str, bool], Plan] = {}
-    refused: dict[str, MtpToolsError] = {}
+def _check_plot(path: Path) -> None:
+    """Refuse before the hours, not after them. Raises UsageError, SystemFailure."""
+    from mtptools.report.plot import check_plot
+
+    check_plot(path)
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise SystemFailure(
+            f"a plot cannot be written there: {error.strerror or error}", where=path, hint="--plot sweep.svg"
+        ) from error
+
+
+def _check_output(plan: Plan, writing: Writing) -> None:
+    """Refuse before the hours, not after them. Raises UsageError, OutputExistsError, SystemFailure."""
+    from mtptools.cli.writing import check_name
+    from mtptools.placing import check_output
+
+    check_name(plan, writing.out)
+    out = Path(os.path.abspath(writing.out))  # noqa: PTH100  a link is named, not what it leads to
+    check_output(plan, out, force=writing.force)
+
+
+def _wanted(plan_of: PlanOf, types: Sequence[str], weighted: bool) -> Wanted:
+    """Plans, and of types that cannot be had, why. Raises UsageError for what is no type of this container."""
+    out: dict[tuple[str, bool], Plan | MtpToolsError] = {}
     for kind in types:
         for by in (False, True) if weighted else (False,):
             try:
                 plan = plan_of(kind, by)
             except UNAVAILABLE as error:
-                refused[kind] = error
-                continue
+                out[kind, by] = error
             except UsageError as error:
-                where = "--sweep" if error.where == "--head" else error.where
-                raise UsageError(error.what, where=where, hint=error.hint) from error
-            if not by or any(entry.importance is not None for entry in plan.entries):
-                plans[kind, by] = plan
-    if not plans:
-        raise next(iter(refused.values()))
-    return plans, {kind: error for kind, error in refused.items() if (kind, True) not in plans}
+                if error.where != "--role":
+                    where = "--sweep" if error.where == "--head" else error.where
+                    raise UsageError(error.what, where=where, hint=error.hint) from error
+                out[kind, by] = error  # it may go with the other types
+            else:
+                if not by or any(entry.importance is not None for entry in plan.entries):
+                    out[kind, by] = plan
+        if (kind, True) in out and not isinstance(out[kind, False], Plan):
+            del out[kind, False]  # that it takes importance goes without saying
+    return out
 
 
-def _measured(
-    ckpt: Checkpoint,
-    types: Sequence[str],
-    plans: Mapping[tuple[str, bool], Plan],
-    refused: Mapping[str, MtpToolsError],
-    told: Sweeping,
-    *,
-    quiet: bool,
-) -> Sweep:
-    """Decode once, then every head. What can be wrong with little is found out before weights are loaded."""
+def _measured(ckpt: Checkpoint, wanted: Wanted, told: Sweeping, *, quiet: bool) -> Sweep:
+    """Load, and try the heads. What can be wrong with little is found out before weights are loaded."""
     reason = undecodable(ckpt)
     if reason:
         raise NoDecoderError(reason, where=ckpt.path, hint="the head cannot be run: quantize it to Q8_0 or BF16")
@@ -119,44 +142,14 @@ def _measured(
             "a sidecar has no trunk to draft for", where=ckpt.path, hint=f"mtptools graft TRUNK {ckpt.path} -o OUT"
         )
     require_torch()
-    from mtptools.decoder.choice import AS_IT_IS, Row, Sweep, Tried
-    from mtptools.decoder.load import with_head
-    from mtptools.decoder.report import digest_prompts, fingerprint
-    from mtptools.decoder.sweep import measure_head, plain_traces
-    from mtptools.ops.roofline import traffic
+    from mtptools.report.trial import try_heads
 
     prompts = _prompts(ckpt, told)
     model = load(ckpt, None, told.device, told.dtype, told.threads)
     with status(quiet=quiet) as say:
-        traces = plain_traces(model, prompts, told.tokens, say)
-        emitted = [trace.tokens for trace in traces]
-        distinct = sum(len(set(tokens)) for tokens in emitted) / sum(map(len, emitted))
-        sweep = Sweep(ckpt.path.name, told.k, told.tokens, len(prompts), told.tolerance, distinct)
-        sweep.fingerprint, sweep.prompts_digest = fingerprint(model), digest_prompts(prompts)
-        say(AS_IT_IS)
-        own = Tried(AS_IT_IS, False, traffic(ckpt), measure_head(model.require_head(), traces, told.k))
-        sweep.rows.append(Row(own.label, own))
-        failed: list[MtpToolsError] = []
-        for kind in types:
-            if kind in refused:
-                sweep.rows.append(Row(kind, why=str(refused[kind])))
-            for by in (by for by in (False, True) if (kind, by) in plans):
-                say(f"{kind}, imatrix" if by else kind)
-                planned = preview(plans[kind, by], ckpt)
-                reads = traffic(planned)
-                try:
-                    head = with_head(model, planned).require_head()
-                except UNAVAILABLE as error:  # found out by encoding
-                    failed.append(error)
-                    sweep.rows.append(Row(kind, why=str(error)))
-                    continue
-                one = Tried(kind, by, reads, measure_head(head, traces, told.k))
-                sweep.rows.append(Row(one.label, one))
-                # What is found out about checkpoints is cached by them: the last few stay, but not a head's bytes.
-                planned.tensors.clear()
-    if len(sweep.tried) == 1:
-        raise failed[0]
-    return sweep
+        return try_heads(
+            ckpt, model, prompts, wanted, k=told.k, n_tokens=told.tokens, tolerance=told.tolerance, progress=say
+        )
 
 
 def _prompts(ckpt: Checkpoint, told: Sweeping) -> list[list[int]]:

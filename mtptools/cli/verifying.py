@@ -270,7 +270,7 @@ def after_quantize(source: Checkpoint, *, quiet: bool) -> Callable[[Path], Recor
     """All levels of a written output with a quantized head, measured against its source; a sidecar has no trunk."""
 
     def check(path: Path) -> Record:
-        out = open_checkpoint(path)
+        out = open_checkpoint(path, generic=source.generic)
         if is_sidecar(source):
             return _record(run(out, parity=False, quiet=True))
         return _record(run(out, parity=True, trunk=source, donor=source, quiet=quiet))

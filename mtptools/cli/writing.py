@@ -12,10 +12,10 @@ from mtptools.cli.output import emit, note, progress
 from mtptools.errors import UsageError
 from mtptools.plan import Plan, human_bytes
 
-__all__ = ["carry_out"]
+__all__ = ["carry_out", "check_name"]
 
 
-def _check_name(plan: Plan, out: Path) -> None:
+def check_name(plan: Plan, out: Path) -> None:
     if plan.folder and out.suffix in (".gguf", ".safetensors"):
         raise UsageError(
             "the output is a folder, and its name is a file's", where=out, hint=f"-o {out.with_suffix('')}"
@@ -39,7 +39,7 @@ def carry_out(
     quiet, as_json = told.quiet, told.as_json
     # Absolute, because the folder that is replaced may be the one the command runs in.
     out = Path(os.path.abspath(told.out))  # noqa: PTH100  a link is named, not what it leads to
-    _check_name(plan, told.out)
+    check_name(plan, told.out)
     if told.dry_run:
         check_output(plan, out, force=told.force)
         emit(

@@ -22,6 +22,7 @@ __all__ = [
     "CODECS",
     "ENCODABLE",
     "EXACT",
+    "LIBRARY",
     "NEEDS_IMPORTANCE",
     "Codec",
     "codec_named",
@@ -108,7 +109,7 @@ BY_GGML_ID: Final = {codec.ggml_id: codec for codec in _TABLE if codec.ggml_id i
 BY_SAFETENSORS: Final = {codec.safetensors: codec for codec in _TABLE if codec.safetensors is not None}
 
 # Types that only ggml's own code encodes: it must be installed.
-_LIBRARY: Final = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
+LIBRARY: Final = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
 ENCODABLE: Final = (
     *("F32", "F16", "BF16"),
     *legacy.TYPES,
@@ -116,7 +117,7 @@ ENCODABLE: Final = (
     *ggml_fp4.TYPES,
     *kquants.TYPES,
     *iq4.TYPES,
-    *_LIBRARY,
+    *LIBRARY,
 )
 # Quantized types that have one way to be encoded: no search, no importance.
 EXACT: Final = frozenset({"Q8_0", "MXFP4", "NVFP4"})
@@ -193,6 +194,6 @@ def encode(values: NDArray[np.float32], codec: str, importance: NDArray[np.float
         return ggml_fp4.encode(values, codec).tobytes()
     if codec in ggml.ENCODABLE:
         return ggml.encode(values, codec)
-    if codec in _LIBRARY:
+    if codec in LIBRARY:
         return ggml_library.quantize(values, codec, importance).tobytes()
     raise CodecError(f"no encoder for {codec}", hint=f"types that can be written: {', '.join(ENCODABLE)}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf, sqrt
+from math import hypot, inf, sqrt
 from typing import Final
 
 from mtptools.decoder.acceptance import Acceptance, simulate, total
@@ -19,10 +19,13 @@ from mtptools.decoder.speculate import decode_plain
 from mtptools.decoder.trace import DraftCounts, Trace
 from mtptools.errors import UsageError
 
-__all__ = ["Measured", "difference_error", "length_error", "measure_head", "passages", "plain_traces"]
+__all__ = ["Measured", "difference_error", "freedom", "length_error", "measure_head", "passages", "plain_traces"]
 
 PAIRED: Final = 4
-"""Prompts from which on differences are taken prompt by prompt: the spread of fewer says little."""
+"""Prompts from which on errors are taken prompt by prompt: the spread of fewer says little."""
+
+FEW: Final = 30
+"""Steps below which no error is known: that all of so few are alike says nothing."""
 
 Progress = Callable[[str], None]
 
@@ -44,8 +47,13 @@ class Measured:
 
     @property
     def error(self) -> float:
-        """Standard error of the mean length."""
-        return length_error(self.acceptance)
+        """Standard error of the mean length; infinite where it is not known.
+
+        Steps of one prompt are alike, so it is taken prompt by prompt; of few prompts, step by step.
+        """
+        if self.acceptance.steps < FEW:
+            return inf
+        return length_error(self.acceptance) if len(self.counts) < PAIRED else _spread(_residuals(self))
 
 
 def plain_traces(
@@ -85,12 +93,24 @@ def difference_error(one: Measured, other: Measured) -> float:
 
     Both drafted the same texts, so much of their noise is one noise: it is taken prompt by prompt (a ratio estimator,
     linearised), which also allows for steps of one prompt being alike. With few prompts the two errors are added as if
-    they were of different texts, which is too much rather than too little.
+    they were of different texts. Never less than a token in all steps: heads that did the same on these texts may
+    differ by a step on others. Infinite where an error is not known.
     """
+    error = hypot(one.error, other.error)
+    if error < inf and len(one.counts) >= PAIRED:
+        error = _spread([a - b for a, b in zip(_residuals(one), _residuals(other), strict=True)])
+    return hypot(error, 1 / max(one.acceptance.steps, 1))
+
+
+def freedom(one: Measured, other: Measured) -> int:
+    """Degrees of freedom of `difference_error`: prompts less one; of few prompts, steps less one."""
     n = len(one.counts)
-    if n < PAIRED:
-        return sqrt(one.error**2 + other.error**2)
-    moved = [a - b for a, b in zip(_residuals(one), _residuals(other), strict=True)]
+    return max((n if n >= PAIRED else min(one.acceptance.steps, other.acceptance.steps)) - 1, 1)
+
+
+def _spread(moved: Sequence[float]) -> float:
+    """Standard error of the sum of what prompts move."""
+    n = len(moved)
     return sqrt(n / (n - 1) * sum(value**2 for value in moved))
 
 

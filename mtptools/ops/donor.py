@@ -44,7 +44,9 @@ def complete_head(ckpt: Checkpoint) -> list[Head]:
                 hint="take the head from the original release; mtptools validate tells more",
             )
         raise MissingHeadError(
-            "no MTP head in it", where=ckpt.path, hint="a donor is a checkpoint that mtptools inspect shows a head for"
+            "no MTP head in it",
+            where=ckpt.path,
+            hint="mtptools inspect shows what is in it; mtptools graft gives it a head",
         )
     for head in present:
         if head.missing:

@@ -21,8 +21,10 @@ from mtptools.ops.declare import (
 )
 from mtptools.ops.donor import complete_head, require_trunk
 from mtptools.ops.folder import NOT_INDEXED, index_json, left_out, loose_facts, side_files
+from mtptools.ops.quant_own import is_own, own_config
 from mtptools.ops.shards import gguf_shards, keep, safetensors_shards, unindexed
 from mtptools.plan import Dropped, Entry, Input, OutFile, Plan
+from mtptools.quantized import COMPANIONS
 
 __all__ = ["extract", "strip"]
 
@@ -96,6 +98,9 @@ def strip(source: Checkpoint, out_name: str, *, link: bool = False) -> Plan:
     facts = loose_facts(loose)
     files = safetensors_shards(source, "source", dropped, facts, indexed=source.index is not None, link=link)
     config = hf_with_depth(source.config, source.family, 0)
+    if source.dialect == "hf" and is_own(source) and any(name.endswith(COMPANIONS) for name in head):
+        config = own_config(config, {}, ())
+        facts.append("quantization_config is left out: it was the head's alone")
     made = {"config.json": to_json_bytes(config)}
     if source.index is not None:
         made[INDEX_NAME] = index_json(source.index, files)

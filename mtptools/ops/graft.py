@@ -29,7 +29,7 @@ from mtptools.ops.donor import complete_head, head_entries, is_quantized, requir
 from mtptools.ops.encoded_head import asks_encodings, encoded_head
 from mtptools.ops.exact import require_lossless, statement
 from mtptools.ops.folder import NOT_INDEXED, index_json, left_out, loose_facts, side_files
-from mtptools.ops.head_types import HeadTypes, mixture_of, type_facts
+from mtptools.ops.head_types import HeadTypes, mixture_of, type_facts, used_by
 from mtptools.ops.mlx_config import with_head
 from mtptools.ops.own_output import OUTPUT, own_outputs
 from mtptools.ops.quant_config import Module, cover_modelopt
@@ -107,7 +107,7 @@ def graft(
 
 
 def _dropped(donor: Checkpoint, used: Sequence[Entry]) -> tuple[Dropped, ...]:
-    taken = {name for entry in used for name in entry.names}
+    taken = {name for entry in used if entry.input == "donor" for name in entry.names}
     return tuple(Dropped("donor", name, "not part of the head") for name in donor if name not in taken)
 
 
@@ -156,6 +156,7 @@ def _gguf(
         dropped=_dropped(donor, head),
         changes=tuple(gguf_changes(trunk, files[0].metadata)) if isinstance(files[0].metadata, Metadata) else (),
         facts=tuple(facts),
+        used=used_by(head, importance),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.codecs import CODECS, ENCODABLE, EXACT, NEEDS_IMPORTANCE, decode, decode_bytes, encode
@@ -17,6 +18,7 @@ from mtptools.conventions import convert_values
 from mtptools.errors import CodecError, MissingExtraError
 from mtptools.head import Found, find_head, find_trunk, head_names, layers_of, within_head
 from mtptools.ops.diff import digest
+from mtptools.ops.lineage_encoded import Again
 from mtptools.ops.own_output import OUTPUT
 from mtptools.receipt import identity, load_beside, load_inside
 from mtptools.recode import recoded
@@ -27,10 +29,18 @@ __all__ = ["Lineage", "lineage"]
 Verdict = Literal["pass", "fail", "not checked"]
 Progress = Callable[[int], None]
 
-# Values this far off, as a share of the donor's, are of another matrix (1.4 where they have nothing in common).
-UNRELATED: Final = 1.2
-# As far off as this, times a plain conversion's error, is what importance makes of it.
+# Values this far off, as a share of the donor's, are not the donor's: 1.4 is another matrix, 1 none at all, and IQ1_S,
+# the coarsest type, is 0.6 off.
+UNRELATED: Final = 0.75
+# So much further off than a plain conversion may importance make it (measured on the fixtures' heads with weights over
+# six decades: 1.2 at most).
 WORSE: Final = 1.5
+# Why bytes of a head are not made again.
+_WEIGHTED: Final = "quantized in a way that is not repeated here (importance, or another build of ggml)"
+_OTHERWISE: Final = "in an encoding that this tool rounds otherwise (another library made them, or calibration)"
+_UNKNOWN: Final = "in an encoding that is read here and not written"
+# Rows that are looked at together.
+RUN: Final = 64
 
 
 @dataclass(frozen=True)
@@ -138,8 +148,11 @@ def _donor(ckpt: Checkpoint, donor: Checkpoint, progress: Progress) -> Lineage:
     as_stored = _by_stored_names(ckpt, donor, progress)
     if as_stored is not None:
         return as_stored
-    same, made, apart = 0, 0, list[float]()
-    for layer in range(max(len(layers_of(ckpt)), len(layers_of(donor)), 1)):
+    same, made, apart = 0, 0, dict[str, list[float]]()
+    layers = range(max(len(layers_of(ckpt)), len(layers_of(donor)), 1))
+    heads = [[head for n in layers if (head := find_head(one, n)) is not None] for one in (ckpt, donor)]
+    again = Again(ckpt, donor, *heads)
+    for layer in layers:
         ours, theirs = find_head(ckpt, layer), find_head(donor, layer)
         if ours is None or theirs is None:
             return Lineage("donor", "fail", f"no head in {(ckpt if ours is None else donor).path.name}")
@@ -157,16 +170,21 @@ def _donor(ckpt: Checkpoint, donor: Checkpoint, progress: Progress) -> Lineage:
                 same += 1
             elif not as_it_is and _is_made_of(left, right, values, progress):
                 made += 1
-            elif not as_it_is and (off := _quantized_apart(found, right, values)) is not None:
-                apart.append(off)
+            elif not as_it_is and again.knows(found) and (off := _encoded_apart(again, found, progress)) is not None:
+                if off:
+                    apart.setdefault(_OTHERWISE, []).append(off)
+                else:
+                    made += 1
+            elif not (as_it_is or again.knows(found)) and (off := _quantized_apart(found, right, values)) is not None:
+                apart.setdefault(_UNKNOWN if found.scaled else _WEIGHTED, []).append(off)
             else:
                 whose = donor.path.name if base is None else "the trunk"
                 return Lineage("donor", "fail", f"{name} is not {whose}'s, converted or not")
     what = f"{same} head tensors byte for byte those of {donor.path.name}"
     what += f", {made} as converting them again gives" if made else ""
     if apart:
-        what += f"; {len(apart)} quantized in a way that is not repeated here (importance, or another build of ggml)"
-        return Lineage("donor", "not checked", f"{what}, at most {max(apart):.1%} away in root mean square")
+        what += "".join(f"; {len(o)} {why}, at most {max(o):.1%} away in root mean square" for why, o in apart.items())
+        return Lineage("donor", "not checked", what)
     return Lineage("donor", "pass", what)
 
 
@@ -175,6 +193,20 @@ def _output(ckpt: Checkpoint) -> Tensor | None:
     found = {role.name: one for role, layer, one in find_trunk(ckpt) if layer is None and one is not None}
     one = found.get("output.weight") or found.get("token_embd.weight")
     return None if one is None else one.tensor
+
+
+def _encoded_apart(again: Again, found: Found, progress: Progress) -> float | None:
+    """How far a role in encodings of safetensors is from the donor's: 0 where these give the same bytes again.
+
+    None where it is further off than rounding or, with care, calibration makes it.
+    """
+    worst = 0.0
+    for one in again.apart(found, progress):
+        off = _errors(one.donor, ("plain", "plain"), one.stored)
+        if not (off <= WORSE * _errors(one.donor, ("plain", "plain"), one.again)).all():
+            return None
+        worst = max(worst, float(off.max(initial=0)), float(np.finfo(np.float32).tiny))
+    return worst
 
 
 def _quantized_apart(found: Found, right: Tensor, values: tuple[str, str]) -> float | None:
@@ -188,27 +220,31 @@ def _quantized_apart(found: Found, right: Tensor, values: tuple[str, str]) -> fl
         found.scaled or (CODECS[left.codec].kind == "block" and left.codec not in EXACT)
     ):
         return None
-    plain = UNRELATED
+    off = _errors(right, values, left)
+    plain = np.full(len(off), UNRELATED)
     if not found.scaled and left.codec in ENCODABLE and left.codec not in NEEDS_IMPORTANCE:
-        plain = WORSE * _distance(right, values, left.codec)
-    off = _distance(right, values, left)
-    return off if off <= plain else None
+        plain = WORSE * _errors(right, values, left.codec)
+    return float(off.max(initial=0)) if (off <= plain).all() else None
 
 
-def _distance(right: Tensor, values: tuple[str, str], other: Tensor | str) -> float:
-    """Root mean square between the donor's values and a tensor, or themselves in a type, as a share of them."""
-    off = norm = 0.0
-    step = max(1, (1 << 20) // max(right.shape[-1], 1))
-    for start in range(0, right.n_rows, step):
-        stop = min(start + step, right.n_rows)
-        there = convert_values(decode(right, start, stop), *values)
-        if isinstance(other, str):
-            ours = decode_bytes(encode(there, other), other, right.shape[-1])
-        else:
-            ours = decode(other, start, stop)
-        off += float(np.square(ours - there, dtype=np.float64).sum())
-        norm += float(np.square(there, dtype=np.float64).sum())
-    return float((off / norm) ** 0.5) if norm else off
+def _errors(right: Tensor, values: tuple[str, str], other: Tensor | str) -> NDArray[np.float64]:
+    """Root mean squares between the donor's values and a tensor, or themselves in a type, as shares of them.
+
+    One for every run of a few rows of a matrix: two experts that changed places, or a few rows, must not hide in many.
+    """
+    out = []
+    size = right.shape[-2] if len(right.shape) > 1 else 1
+    for first in range(0, right.n_rows, size):
+        for start in range(first, first + size, RUN):
+            stop = min(start + RUN, first + size)
+            there = convert_values(decode(right, start, stop), *values)
+            if isinstance(other, str):
+                ours = decode_bytes(encode(there, other), other, right.shape[-1])
+            else:
+                ours = decode(other, start, stop)
+            off, norm = (float(np.square(each, dtype=np.float64).sum()) for each in (ours - there, there))
+            out.append((off / norm) ** 0.5 if norm else off)
+    return np.array(out)
 
 
 def _by_stored_names(ckpt: Checkpoint, donor: Checkpoint, progress: Progress) -> Lineage | None:

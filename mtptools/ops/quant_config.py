@@ -40,6 +40,9 @@ __all__ = [
 ]
 
 
+_KEYS = ("quantization_config", "compression_config", "quantization")
+
+
 @dataclass(frozen=True)
 class Row:
     """A finding: what is wrong, the evidence, what to type or edit. A "warning" is worked around by some runtime."""
@@ -67,6 +70,15 @@ def judge(config: Mapping[str, Any], modelopt: Mapping[str, Any] | None, modules
     found = places(config, modelopt)
     types, switch = model_types(config), switched_off(config)
     out = list(_stored(modules, found, types)) if found else []
+    coded = [m for m in modules if m.quantized]
+    if coded and not found and not _states_any(config):
+        out.append(
+            Row(
+                f"{len(coded)} module(s) of the head are quantized, and no configuration says so",
+                f"{_some(coded)}; config.json has no quantization_config",
+                "runtimes build them float: take config.json from the release, or mtptools quantize --head BF16",
+            )
+        )
     if switch is not None:
         wrong = [m for m in modules if m.quantized]
         if wrong:
@@ -76,6 +88,12 @@ def judge(config: Mapping[str, Any], modelopt: Mapping[str, Any] | None, modules
     for place in found:
         out += _listed(place, modules, types)
     return out
+
+
+def _states_any(config: Mapping[str, Any]) -> bool:
+    """Is there a quantization of any method, known here or not?"""
+    trees = (config, config.get("text_config") or {})
+    return any(isinstance(tree, Mapping) and tree.get(key) for tree in trees for key in _KEYS)
 
 
 def _stored(modules: Sequence[Module], found: Sequence[Place], types: Sequence[str]) -> Iterator[Row]:

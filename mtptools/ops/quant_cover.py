@@ -68,9 +68,47 @@ def _entry(template: str, name: str) -> str:
 
 
 def _of_the_head(item: str, roots: set[str]) -> bool:
-    """Does an entry speak of the head alone? By the head's own part of its names."""
-    plain = item.replace("\\", "")
-    return any(re.search(rf"(?<!\w){re.escape(tail_of(root))}(?!\w)", plain) for root in roots)
+    """Does an entry speak of the head alone? By the head's own part of its names, in each of its alternatives."""
+    named = [re.compile(rf"(?<!\w){re.escape(tail_of(root))}(?!\w)") for root in roots]
+
+    def alone(pattern: str) -> bool:
+        return all(_names(one, named) or any(alone(group) for group in _groups(one)) for one in _alternatives(pattern))
+
+    return alone(item.replace("\\", ""))
+
+
+def _names(alternative: str, named: Sequence[re.Pattern[str]]) -> bool:
+    """Does it name the head, outside of groups that offer a choice?"""
+    for group in _groups(alternative):
+        if len(_alternatives(group)) > 1:
+            alternative = alternative.replace(f"({group})", " ")
+    return any(root.search(alternative) for root in named)
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """The parts between `|`, those within brackets left whole."""
+    out, depth = [""], 0
+    for char in pattern:
+        depth += (char == "(") - (char == ")")
+        if char == "|" and depth == 0:
+            out.append("")
+        else:
+            out[-1] += char
+    return out
+
+
+def _groups(pattern: str) -> list[str]:
+    """What stands in the outermost brackets."""
+    out: list[str] = []
+    depth = 0
+    for char in pattern:
+        depth -= char == ")"
+        if depth > 0:
+            out[-1] += char
+        elif char == "(":
+            out.append("")
+        depth += char == "("
+    return out
 
 
 def _covered(place: Place, modules: Sequence[Module], types: Sequence[str], facts: list[str]) -> dict[str, Any]:

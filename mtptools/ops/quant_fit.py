@@ -133,12 +133,14 @@ def _scales(trunk: Checkpoint, tree: Mapping[str, Any]) -> str:
     return stored if stored in FLOAT else "F32"
 
 
-def encoding_for(text: str, trunk: Checkpoint, fit: Fit | None) -> Encoding:
+def encoding_for(text: str, trunk: Checkpoint, fit: Fit | None, where: str = "--head") -> Encoding:
     """What was typed, as the encoding that runtimes read beside `trunk`; `fit` is its own, None in MLX.
+
+    where  the option it was typed at
 
     Raises UsageError for no encoding of the dialect, CodecError for one that the trunk's configuration does not read.
     """
-    asked = encoding_named(text, "mlx" if trunk.dialect == "mlx" else "hf")
+    asked = encoding_named(text, "mlx" if trunk.dialect == "mlx" else "hf", where)
     if fit is None or asked.is_float or asked.name in fit.names:
         return asked
     kind = asked.name.partition("-")[0]

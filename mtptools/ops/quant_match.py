@@ -140,7 +140,9 @@ class Lists:
         rule = METHODS[method]
         self.method, self.rule, self.tree, self.keys, self.where, self.types = method, rule, tree, keys, where, types
         given = [(only, _members(tree[only.key], only.key, where)) for only in rule.only if tree.get(only.key)]
-        self._only = [[_READERS[only.syntax](item) for item in items] for only, items in given if items]
+        # An empty list of targets is nothing at all; of other lists it is the same as none.
+        given = [(only, items) for only, items in given if items or only.syntax == "targets"]
+        self._only = [[_READERS[only.syntax](item) for item in items] for only, items in given]
         self._read = self._readers(None)
         self._renamed: dict[Spelling, list[tuple[Reader, list[_Entry]]]] = {}
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mtptools.checkpoint import Checkpoint
-from mtptools.families import Role
 from mtptools.ops.declare import modelopt_config
 from mtptools.ops.quant_cover import cover, cover_modelopt
 from mtptools.ops.quant_methods import FUSED
@@ -85,7 +84,7 @@ def pins_of(
     out: dict[str, Pin] = {}
     apart: set[str] = set()
     for place in places(after, after_second):
-        lists = lists_of(place, types)
+        lists, aimed = lists_of(place, types), lists_of(replace(place, keys=()), types)
         for module in modules:
             row = built(module, place, types)
             if module.name in small:
@@ -95,6 +94,9 @@ def pins_of(
                 continue
             if row is not None:
                 out[module.name] = Pin(row.source, not row.everywhere)
+            elif any(aimed.verdicts(module.name)):
+                keys = ", ".join(only.key for only in place.rule.only if place.tree.get(only.key))
+                out[module.name] = Pin(f"{place.where}.{keys} does not name it")
             elif any(lists.verdicts(module.name)) or any(left for left, _ in lists.renamed(module.name)):
                 out[module.name] = Pin(f"{place.key} leaves it out, of trunk and head alike")
             elif module.name in alike:
@@ -107,21 +109,21 @@ def pins_of(
     return out
 
 
-def routers_of(trunk: Checkpoint, roles: Mapping[str, Role]) -> list[Module]:
+def routers_of(trunk: Checkpoint, kinds: Mapping[str, str]) -> list[Module]:
     """Routers of a quantized head that lists must name, as they name the trunk's.
 
-    roles  name of a tensor of the head, as it is written -> its role
+    kinds  name of a tensor of the head, as it is written -> kind of its role
 
     Where the trunk's are not named either (DeepSeek-V3), runtimes build them float without being told.
     """
     out = []
     types = model_types(trunk.config)
     lists = [lists_of(place, types) for place in places(trunk.config, modelopt_config(trunk))]
-    for name, role in roles.items():
-        if role.kind != "router" or not name.endswith(".weight"):
+    for name, kind in kinds.items():
+        if kind != "router" or not name.endswith(".weight"):
             continue
         tail = "." + ".".join(name.rsplit(".", 3)[1:])  # .mlp.gate.weight
-        others = [other.removesuffix(".weight") for other in trunk if other.endswith(tail) and other not in roles]
+        others = [other.removesuffix(".weight") for other in trunk if other.endswith(tail) and other not in kinds]
         if others and lists and all(one.leaves_out(other) for one in lists for other in others):
             out.append(Module(name.removesuffix(".weight"), False))
     return out

@@ -16,7 +16,7 @@ from mtptools.head import Found, Head, find_trunk, is_sidecar
 from mtptools.importance import Importance
 from mtptools.ops.declare import gguf_changes
 from mtptools.ops.donor import complete_head, require_shapes
-from mtptools.ops.head_types import HeadTypes, mixture_of, type_facts
+from mtptools.ops.head_types import HeadTypes, mixture_of, type_facts, used_by
 from mtptools.ops.own_output import OUTPUT, own_outputs
 from mtptools.ops.quantize_hf import quantize_safetensors
 from mtptools.ops.render import gguf_entries, gguf_entry
@@ -72,10 +72,22 @@ def _gguf(
     groups = _by_file(source, entries)
     head = [entry for _, group in groups for entry in group if entry.name in entries]
     facts += type_facts(heads, head, importance)
+    if style.own_output is not None:
+        facts.append(_whose_output(heads, shared))
     files = gguf_shards(source, groups, _metadata(source, head), out_name, facts, link=link)
     metadata = files[0].metadata
     changes = tuple(gguf_changes(source, metadata)) if isinstance(metadata, Metadata) else ()
-    return Plan("quantize", (Input(LABEL, source),), files, changes=changes, facts=tuple(facts))
+    return Plan(
+        "quantize", (Input(LABEL, source),), files, changes=changes, facts=tuple(facts), used=used_by(head, importance)
+    )
+
+
+def _whose_output(heads: Sequence[Head], shared: Sequence[Found]) -> str:
+    if any(found.role.name == OUTPUT_BESIDE for found in shared):
+        return "own output: the sidecar's output.weight, read by the head alone; graft takes the head's block, not it"
+    if all(OUTPUT in head.roles for head in heads):
+        return "own output: the one that the head has, in another type; it is not made from the trunk's"
+    return "own output: made from the trunk's"
 
 
 def _by_file(source: Checkpoint, made: Mapping[str, Entry]) -> list[tuple[File, list[Entry]]]:
@@ -112,12 +124,6 @@ def _of_sidecar(source: Checkpoint, shared: Sequence[Found], types: HeadTypes) -
     own, roles = types.style.own_output, types.style.roles
     if own is not None:  # the file's output matrix is read by the head alone
         roles = (("output", own), *roles)
-    only = replace(types, style=Style(roles=roles))
-    made = [gguf_entry(source, found, found.role.name, only, label=LABEL) for found in shared]
-    measured = f"blk.{trunk_blocks(source)}.{OUTPUT}"  # what the output matrix takes from the head goes by this name
-    return [
-        replace(entry, importance=types.weights(measured, entry.source, entry.codec))
-        if entry.name == OUTPUT_BESIDE and not entry.passes
-        else entry
-        for entry in made
-    ]
+    measured = {OUTPUT_BESIDE: f"blk.{trunk_blocks(source)}.{OUTPUT}"}  # what it takes from the head goes by that name
+    only = replace(types, style=Style(roles=roles), measured=measured)
+    return [gguf_entry(source, found, found.role.name, only, label=LABEL) for found in shared]

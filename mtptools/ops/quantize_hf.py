@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.codecs import CODECS
 from mtptools.containers.safetensors import INDEX_NAME
-from mtptools.head import Head
+from mtptools.head import Head, head_names
 from mtptools.ops.declare import MODELOPT_FILE, changes_between, modelopt_config, to_json_bytes
-from mtptools.ops.encoded_head import encoded_head, roles_of
+from mtptools.ops.encoded_head import encoded_head
 from mtptools.ops.exact import statement
 from mtptools.ops.folder import NOT_INDEXED, index_json, left_out, loose_facts, side_files
+from mtptools.ops.head_roles import roles_of
 from mtptools.ops.mlx_config import with_head
 from mtptools.ops.quant_config import Module, cover, cover_modelopt, head_modules
 from mtptools.ops.quant_own import is_own, own_config
@@ -25,6 +27,8 @@ from mtptools.receipt import KEY_PREFIX
 
 __all__ = ["declared", "quantize_safetensors"]
 
+_EXPERT: Final = re.compile(r"\.experts\.\d+\.")
+
 
 def quantize_safetensors(source: Checkpoint, heads: list[Head], style: Style, *, link: bool) -> Plan:
     """Plan `source` with its head in the types of `style`; every byte of the trunk passes through.
@@ -33,9 +37,13 @@ def quantize_safetensors(source: Checkpoint, heads: list[Head], style: Style, *,
     Raises as `encoded_head` does.
     """
     facts: list[str] = []
-    head = encoded_head(source, heads, source, style, facts, label="source")
-    loose = unindexed(source)
+    head = encoded_head(source, heads, source, style, facts, label="source", option="--head")
+    names = set(head_names(source))
+    apart = unindexed(source)
+    loose = tuple(name for name in apart if name not in names)
     facts += loose_facts(loose)
+    if len(loose) < len(apart):
+        facts.append(f"in a shard and not in the index: {len(apart) - len(loose)} tensors of the head, now in both")
     files = _files(source, head, loose, facts, link=link)
     facts += left_out(source)
     config, modelopt = source.config, modelopt_config(source) if source.dialect == "hf" else None
@@ -81,21 +89,25 @@ def declared(
     config  the trunk's, perhaps edited
     head    entries made of `heads` of `donor`
     """
-    modules, roles = (
-        head_modules({entry.name: (entry.codec, len(entry.source.shape)) for entry in head}),
-        roles_of(head, heads),
-    )
+    modules = head_modules({entry.name: (entry.codec, len(entry.source.shape)) for entry in head})
+    kinds = {name: roles[0].kind for name, roles in roles_of(head, heads, trunk).items()}
     encodings = _encodings(head, donor)
     had = donor is trunk and any(found.scaled for one in heads for found in one.roles.values())
     if not is_own(trunk) or not (encodings or had):
-        modules += routers_of(trunk, roles) if any(m.quantized for m in modules) else []
+        modules += routers_of(trunk, kinds) if any(m.quantized for m in modules) else []
         return cover(config, modules, facts), modules
     names = [m.name for m in modules]
-    names += [entry.name.removesuffix(".weight") for entry in head if roles[entry.name].kind == "router"]
+    names += [entry.name.removesuffix(".weight") for entry in head if kinds[entry.name] == "router"]
     if encodings:
+        single = any(_EXPERT.search(name) for name in set(trunk) - set(head_names(trunk)))
+        loads = (
+            "does not load it (5.23): with a quantization_config it does not join experts that stand one by one"
+            if single
+            else "wants the package compressed-tensors to load it"
+        )
         facts.append(
             "the trunk is float: a quantization_config of compressed-tensors names the head alone. vLLM builds all else"
-            " float; transformers wants the package compressed-tensors to load it"
+            f" float; transformers {loads}"
         )
     return own_config(config, encodings, names), modules
 

@@ -8,12 +8,12 @@ from typing import Final, Literal
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.conventions import LAYOUTS
-from mtptools.errors import ConventionError, UsageError
+from mtptools.errors import CodecError, ConventionError, UsageError
 from mtptools.families import Family, Role, Source
 from mtptools.families.blocks import GGUF_FUSED
 from mtptools.head import Found, Head, Stored, head_prefix, hf_prefix
 from mtptools.hparams import HParams
-from mtptools.ops.head_types import HeadTypes
+from mtptools.ops.head_types import SMALL, HeadTypes
 from mtptools.ops.packed import FP4, as_fp4, as_mxfp4
 from mtptools.ops.style import EXPERTS, Style
 from mtptools.plan import Entry
@@ -30,7 +30,6 @@ __all__ = [
 ]
 
 FLOATS: Final = ("F32", "F16", "BF16")
-_SMALL: Final = ("norm", "router", "vector")
 
 
 @dataclass(frozen=True)
@@ -65,11 +64,26 @@ def gguf_entries(
 ) -> list[Entry]:
     """Entries of these heads' blocks, the first one numbered `first_block`. Raises CodecError."""
     entries: list[Entry] = []
+    wrong: list[CodecError] = []
     for layer, head in enumerate(heads):
         for name, found in head.roles.items():
             full = name if found.role.root else f"blk.{first_block + layer}.{name}"
-            entries.append(gguf_entry(donor, found, full, types, label=label, head=True))
+            try:
+                entries.append(gguf_entry(donor, found, full, types, label=label, head=True))
+            except CodecError as error:
+                wrong.append(error)
+    if wrong:
+        raise _together(wrong)
     return _once(entries)
+
+
+def _together(wrong: Sequence[CodecError]) -> CodecError:
+    """What is wrong with the first matrix, and the names of the others: they are mended in one go."""
+    first, *rest = wrong
+    if not rest:
+        return first
+    names = ", ".join(str(error.where) for error in rest)
+    return CodecError(first.what, where=first.where, hint=f"{first.hint}; the same goes for {names}")
 
 
 def _once(entries: Sequence[Entry]) -> list[Entry]:
@@ -234,7 +248,7 @@ def _float_type(roles: Iterable[Found], style: Style) -> str:
 def _types(members: Sequence[Found], floats: str, style: Style, *, keeps: bool) -> str:
     """Type of the stored tensors of these roles; `keeps`: the donor's own types are those of releases."""
     first = members[0]
-    if first.role.kind in _SMALL:
+    if first.role.kind in SMALL:
         if style.norms is not None and first.role.kind == "norm":
             return style.norms
         if keeps and first.tensor.codec in FLOATS:

@@ -2,7 +2,9 @@
 
 One request, decoded where memory is what takes the time: a pass reads each matrix it multiplies with once, however many
 rows it has, and nothing else counts. Left out are activations, the KV cache and recurrent states, sampling, and what
-launching and waiting cost; so the figure is what types of a head do to one another, not a promise of seconds.
+launching and waiting cost; and that the first draft of a step also reads the head for the tokens that were accepted
+before, which costs nothing but where each of them has experts of its own. So the figure is what types of a head do to
+one another, not a promise of seconds.
 
     plain token    the trunk
     step           the trunk for k + 1 rows, and k times the head with the output matrix it drafts with
@@ -24,7 +26,7 @@ from mtptools.head import find_head, find_trunk, head_names, layers_of
 
 __all__ = ["LEFT_OUT", "Part", "Traffic", "distinct_experts", "traffic"]
 
-LEFT_OUT: Final = "activations, the KV cache, sampling and launching"
+LEFT_OUT: Final = "activations, the KV cache, sampling, launching, and the head's experts of tokens it catches up on"
 
 # Routed experts, stacked or one by one: GGUF, Hugging Face, MLX. Shared ones are read by every row.
 _EXPERTS: Final = re.compile(r"_exps\.|\.experts\.|\.switch_mlp\.")

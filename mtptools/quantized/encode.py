@@ -61,7 +61,7 @@ def encoded(
 ) -> tuple[Tensor, ...]:
     """The tensors that stand for a matrix.
 
-    source    logical values [rows, columns], or stacked in front of that
+    source    logical values [rows, columns], or stacked in front of that; errors about values give its name
     encoding  not a float type
     name      X.weight, as a float matrix would be called; the tensors are X.weight and so on
     dtype     float type of that matrix: values are rounded to it, and scales that are floats have it

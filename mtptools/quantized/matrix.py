@@ -27,7 +27,7 @@ _CHUNK: Final = 1 << 20  # values decoded at a time
 class Matrix:
     """What an encoding is made of.
 
-    source   the values [.., rows, columns]
+    source   the values [.., rows, columns]; errors name it
     stem     X of X.weight in the output
     dtype    float type the values are rounded to first
     scales   float type of scales, where the encoding leaves it open
@@ -45,7 +45,7 @@ class Matrix:
         step = max(align, _CHUNK // max(self.source.shape[-1], 1) // align * align)
         for low in range(start // align * align, stop, step):
             high = min(low + step, -(-stop // align) * align, self.source.n_rows)
-            yield low, rounded(_finite(self.source, low, high), self.dtype)
+            yield low, _rounded(self.source, self.dtype, low, high)
 
     def part(
         self,
@@ -77,24 +77,29 @@ class Matrix:
         return repacked(self.stem + suffix, shape, codec, lambda start, stop: make())
 
 
-def _finite(source: Tensor, start: int, stop: int) -> Floats:
-    values = decode(source, start, stop)
-    wrong = int(np.count_nonzero(~np.isfinite(values)))
-    if wrong:
-        raise CodecError(
-            f"{wrong} value(s) in rows {start} to {stop - 1} are NaN or infinite, which no code stands for",
-            where=source.name,
-            hint="the release is damaged: download it again, or leave this matrix in BF16",
-        )
-    return values
-
-
 def largest_of(matrices: Sequence[Tensor], dtype: str) -> np.float32:
     """The largest magnitude of all of these, rounded to `dtype`."""
     out = np.float32(0)
     for source in matrices:
-        step = max(1, _CHUNK // max(source.shape[-1], 1))
-        for low in range(0, source.n_rows, step):
-            values = _finite(source, low, min(low + step, source.n_rows))
-            out = max(out, np.abs(values).max(initial=np.float32(0)))
-    return np.float32(rounded(np.array(out), dtype)[()])
+        for low, high in _ranges(source):
+            out = max(out, np.abs(_rounded(source, dtype, low, high)).max(initial=np.float32(0)))
+    return np.float32(out)
+
+
+def _ranges(source: Tensor) -> Iterator[tuple[int, int]]:
+    step = max(1, _CHUNK // max(source.shape[-1], 1))
+    for low in range(0, source.n_rows, step):
+        yield low, min(low + step, source.n_rows)
+
+
+def _rounded(source: Tensor, dtype: str, start: int, stop: int) -> Floats:
+    with np.errstate(over="ignore"):  # what does not fit becomes infinite
+        values = rounded(decode(source, start, stop), dtype)
+        if np.isfinite(values).all():
+            return values
+        wrong = sum(int((~np.isfinite(rounded(decode(source, *rows), dtype))).sum()) for rows in _ranges(source))
+    raise CodecError(
+        f"{wrong} of {source.n_values} values are NaN or infinite in {dtype}, which no code stands for",
+        where=source.name,
+        hint="the tensor is damaged: take the head from the release again, or leave this matrix in BF16",
+    )

@@ -7,12 +7,13 @@ the same bytes with one version of matplotlib.
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mtptools.errors import MissingExtraError, UsageError
+from mtptools.errors import MissingExtraError, SystemFailure, UsageError
 from mtptools.report.bench import category_name, conditions
 
 if TYPE_CHECKING:
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
 
     from mtptools.decoder.bench import Bench, Gain
 
-__all__ = ["COLOURS", "FORMATS", "GREY", "check_plot", "plot", "saved", "settings"]
+__all__ = ["COLOURS", "FORMATS", "GREY", "check_plot", "plot", "saved", "settings", "write_plot"]
 
 FORMATS: Final = ("svg", "png")
+
+PNG: Final = b"\x89PNG\r\n\x1a\n"
 
 GREY: Final = "#808080"
 """Text, axes and the line of all prompts."""
@@ -43,10 +46,38 @@ def check_plot(path: Path) -> None:
         raise UsageError("a plot is .svg or .png", where=path, hint=f"--plot {path.with_suffix('.svg')}")
     if path.is_dir() or not path.parent.is_dir():
         raise UsageError("a plot cannot be written there", where=path, hint="give a file in a folder that exists")
+    _require_picture(path)
     try:
         import matplotlib.figure  # noqa: F401  # only to say clearly what is missing
     except ImportError as error:
         raise MissingExtraError("matplotlib", "plot", "--plot") from error
+
+
+def _require_picture(path: Path) -> None:
+    """An earlier plot is replaced; a file that is none, whatever its name, may be somebody's model."""
+    if not path.exists():
+        return
+    try:
+        with open(path, "r+b") as file:  # writable, too
+            start = file.read(len(PNG)).lstrip()
+    except OSError as error:
+        raise SystemFailure(
+            f"a plot cannot be written there: {error.strerror or error}", where=path, hint="give another file"
+        ) from error
+    if start and not PNG.startswith(start) and not start.startswith(b"<"):
+        raise UsageError("a file that is no picture stands there", where=path, hint="give another path")
+
+
+def write_plot(path: Path, data: bytes) -> None:
+    """All of it or nothing; what stood there before stays if it cannot be written. Raises SystemFailure."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.write_bytes(data)
+        fresh.replace(path)
+    except OSError as error:
+        raise SystemFailure(f"cannot write the plot: {error.strerror or error}", where=path) from error
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 @contextmanager

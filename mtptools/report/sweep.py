@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 from mtptools import __version__
@@ -10,7 +11,7 @@ from mtptools.plan import human_bytes
 from mtptools.report.bench import conditions, markdown
 
 if TYPE_CHECKING:  # torch is loaded by the decoder alone
-    from mtptools.decoder.choice import Choice, Row, Sweep
+    from mtptools.report.choice import Choice, Row, Sweep
 
 __all__ = ["render", "to_json"]
 
@@ -34,6 +35,7 @@ def to_json(sweep: Sweep) -> dict[str, Any]:
         "reference": choice.reference.label,
         "wanted_mean_length": choice.wanted,
         "recommended": choice.chosen.label,
+        "settled": choice.settled,
         "unsettled": [one.label for one in choice.unsettled],
         "alike": choice.alike,
         "model": {"speedup": f"bytes read, one request; left out: {LEFT_OUT}"},
@@ -58,10 +60,18 @@ def _row_json(row: Row, choice: Choice) -> dict[str, Any]:
         "step_bytes": reads.step(k),
         "modelled_speedup": one.speedup,
         **one.measured.acceptance.to_json(),
-        "standard_error": one.measured.error,
+        "standard_error": _known(one.measured.error),
         "difference": away,
-        "difference_error": error,
+        "difference_error": _known(error),
     }
+
+
+def _known(error: float) -> float | None:
+    return error if isfinite(error) else None
+
+
+def _shown(error: float) -> str:
+    return f"{error:.3f}" if isfinite(error) else "?"
 
 
 def render(sweep: Sweep) -> str:
@@ -79,6 +89,8 @@ def render(sweep: Sweep) -> str:
         f"head's matrices and the output matrix it drafts with. modelled speed-up: bytes read by one request; "
         f"{LEFT_OUT} left out",
     ]
+    if not all(isfinite(one.measured.error) for one in sweep.tried):
+        lines.append("± ?: of so few steps no error is known: more --tokens, or more prompts")
     lines += [f"{row.label}: cannot be had: {row.why}" for row in sweep.rows if row.tried is None]
     return "\n".join([*lines, "", *_advice(sweep, choice)])
 
@@ -95,8 +107,8 @@ def _table(sweep: Sweep, choice: Choice) -> list[list[str]]:
                 human_bytes(one.draft_bytes),
                 f"{one.traffic.output_share(sweep.k):.0%}",
                 *(f"{share:.1%}" for share in one.measured.acceptance.per_position),
-                f"{one.measured.mean_length:.3f} ± {one.measured.error:.3f}",
-                "" if one is choice.reference else f"{away:+.3f} ± {error:.3f}",
+                f"{one.measured.mean_length:.3f} ± {_shown(one.measured.error)}",
+                "" if one is choice.reference else f"{away:+.3f} ± {_shown(error)}",
                 f"{one.speedup:.2f}",
             ]
         )
@@ -106,11 +118,12 @@ def _table(sweep: Sweep, choice: Choice) -> list[list[str]]:
 def _advice(sweep: Sweep, choice: Choice) -> list[str]:
     chosen, best, reference = choice.chosen, choice.best, choice.reference
     length = f"{reference.measured.mean_length:.3f}"
+    doubt = "" if choice.settled else "not settled: "
     if chosen is reference:
         lines = [f"* {chosen.label} ({length}): no smaller head is within {sweep.tolerance:.1%} of it"]
     else:
         got, within = f"{chosen.measured.mean_length:.3f}", f"within {sweep.tolerance:.1%}"
-        lines = [f"* {chosen.label} ({got}) is the smallest head {within} of {reference.label} ({length})"]
+        lines = [f"* {doubt}{chosen.label} ({got}) is the smallest head {within} of {reference.label} ({length})"]
     if best is not reference:
         lines.append(f"{best.label} ({best.measured.mean_length:.3f}) got most, by no more than chance")
     if choice.alike:

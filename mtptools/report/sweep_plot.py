@@ -12,7 +12,7 @@ from mtptools.report.plot import COLOURS, GREY, saved, settings
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from mtptools.decoder.choice import Choice, Sweep, Tried
+    from mtptools.report.choice import Choice, Sweep, Tried
 
 __all__ = ["plot_sweep"]
 
@@ -63,7 +63,7 @@ def _draw(
     error: Callable[[Tried], float] = lambda one: 0.0,
 ) -> None:
     """A line of types without importance, one with; the head as it is apart; a ring around the chosen one."""
-    from mtptools.decoder.choice import AS_IT_IS
+    from mtptools.report.choice import AS_IT_IS
 
     types = sorted((one for one in sweep.tried if one.name != AS_IT_IS), key=lambda one: one.order)
     lines = {weighted: [one for one in types if one.weighted is weighted] for weighted in (False, True)}
@@ -79,7 +79,7 @@ def _draw(
             axes.errorbar(where, heights, yerr=shown, fmt="none", color=colour, alpha=0.45, capsize=4 - 2 * weighted)
         axes.plot(where, heights, marker="o", color=colour, label=kind if lines[True] else "types")
     own = next(one for one in sweep.tried if one.name == AS_IT_IS)
-    if any(map(error, [own])):
+    if isfinite(error(own)) and error(own):
         axes.errorbar([own.draft_bytes / size], [value(own)], yerr=[error(own)], fmt="none", color=GREY, alpha=0.6)
     axes.plot([own.draft_bytes / size], [value(own)], "s", color=GREY, markersize=6, label=AS_IT_IS)
     chosen = choice.chosen

@@ -118,3 +118,11 @@ def test_the_output_is_the_source(run: Run, full: Path) -> None:
     code, _, err = run("quantize", full, "-o", full, "--head", "Q8_0", "--force")
     assert code == 2
     assert "hint" in err
+
+
+def test_the_output_is_the_importance_matrix(run: Run, full: Path, tmp_path: Path) -> None:
+    weights = importance(tmp_path / "i.gguf", full)
+    before = weights.read_bytes()
+    code, _, err = run("quantize", full, "-o", weights, "--head", "Q4_K", "--imatrix", weights, "--force")
+    assert (code, "is the importance matrix" in err) == (2, True)
+    assert weights.read_bytes() == before

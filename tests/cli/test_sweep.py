@@ -14,7 +14,7 @@ import pytest
 
 from mtptools.checkpoint import open_checkpoint
 from mtptools.codecs import CODECS, ENCODABLE, EXACT, NEEDS_IMPORTANCE, encode
-from mtptools.errors import MtpToolsError
+from mtptools.errors import MtpToolsError, SystemFailure, UsageError
 from mtptools.importance import Entry, Importance, file_parts
 from mtptools.ops.diff import diff
 from tests.conftest import FIXTURES
@@ -30,6 +30,7 @@ def swept(run: Any, *arguments: object, code: int = 0) -> dict[str, Any]:
     assert found == code, out + err
     data = json.loads(out)
     assert isinstance(data["sweep"], dict)
+    json.dumps(data, allow_nan=False)
     return data
 
 
@@ -53,7 +54,7 @@ def drawn(rng: np.random.Generator, columns: int) -> Entry:
 
 
 def test_the_table_and_the_json_tell_the_same(run: Any, full: Path) -> None:
-    asked = (full, "--sweep", "q8_0, Q4_K,Q4_K_M,Q4_K,IQ2_XS", *BRIEF, "--k", "2")
+    asked = (full, "--sweep", "q8_0, Q4_K,Q4_K_M,Q4_K,IQ2_XS", "--tokens", "24", "--k", "2")
     code, text, err = run("quantize", *asked)
     assert code == 0, err
     data = swept(run, *asked)
@@ -65,13 +66,33 @@ def test_the_table_and_the_json_tell_the_same(run: Any, full: Path) -> None:
         row = found[cells[0].removesuffix(" *")]
         assert cells[4:6] == [f"{share:.1%}" for share in row["per_position"]]
         assert cells[6] == f"{row['mean_length']:.3f} ± {row['standard_error']:.3f}"
+        assert cells[7] == (
+            "" if row["head"] == "as it is" else f"{row['difference']:+.3f} ± {row['difference_error']:.3f}"
+        )
         assert cells[8] == f"{row['modelled_speedup']:.2f}"
         assert cells[0].endswith(" *") == (row["head"] == data["sweep"]["recommended"])
     assert "why" in found["IQ2_XS"]
     assert re.search(r"IQ2_XS: cannot be had: .*IQ2_XS without importance is noise", text)
-    assert f"\n* {data['sweep']['recommended']} (" in text
+    doubt = "" if data["sweep"]["settled"] else "not settled: "
+    assert f"\n* {doubt}{data['sweep']['recommended']} (" in text
     assert "float32 on cpu" in text
-    assert "2 prompts, 16 tokens each" in text
+    assert "6 prompts, 24 tokens each" in text
+
+
+def test_what_so_few_steps_do_not_tell(run: Any, tmp_path: Path) -> None:
+    """No error is known: null, and a question mark; nothing is settled, and what is asked for is still written."""
+    asked = (MODEL, "--sweep", "Q4_K", "--tokens", "3", "--limit", "1", "--tolerance", "90%")
+    data = swept(run, *asked)
+    for row in data["sweep"]["rows"]:
+        assert row["standard_error"] is None
+    assert rows(data)["Q4_K"]["difference_error"] is None
+    assert (data["sweep"]["recommended"], data["sweep"]["settled"]) == ("Q4_K", False)
+    code, text, err = run("quantize", *asked, "-o", tmp_path / "out.gguf")
+    assert code == 0, err
+    assert " ± ? " in text
+    assert "± ?: of so few steps no error is known" in text
+    assert "\n* not settled: Q4_K (" in text
+    assert (tmp_path / "out.gguf").exists()
 
 
 def test_figures_are_verifys(run: Any, tmp_path: Path) -> None:
@@ -144,7 +165,7 @@ def test_the_recommended_one_is_written(run: Any, tmp_path: Path) -> None:
     assert diff(open_checkpoint(out), open_checkpoint(again)).equal
     code, text, _ = run("quantize", *asked, "-o", out, "--force")
     assert code == 0
-    assert "* Q6_K (" in text
+    assert "Q6_K (" in text
     assert "quantize: " in text
     assert "receipt: " in text
     assert run("quantize", *asked, "-o", out)[0] == 6, "found out before anything is measured"
@@ -154,7 +175,7 @@ def test_a_dry_run_measures_and_writes_nothing(run: Any, tmp_path: Path) -> None
     out = tmp_path / "out.gguf"
     code, text, _ = run("quantize", MODEL, "--sweep", "Q8_0", *BRIEF, "--tolerance", "20%", "-o", out, "--dry-run")
     assert code == 0
-    assert "* Q8_0" in text
+    assert "Q8_0 (" in text
     assert "dry run: nothing was written" in text
     assert not list(tmp_path.iterdir())
 
@@ -167,7 +188,9 @@ def test_nothing_better_is_nothing_written(run: Any, tmp_path: Path) -> None:
     assert "nothing is written: the head as it is is the one to publish" in err
     assert "* as it is (" in text
     assert not out.exists()
-    assert swept(run, *asked, "-o", out, code=1)["sweep"]["recommended"] == "as it is"
+    data = swept(run, *asked, "-o", out, code=1)
+    assert (data["sweep"]["recommended"], data["output"]) == ("as it is", None)
+    assert "the exit code is 1" in " ".join(run("quantize", "--help")[1].split())
     assert run("quantize", *asked)[0] == 0, "nothing was to be written"
 
 
@@ -205,6 +228,78 @@ def test_plot(run: Any, importance: Path, tmp_path: Path) -> None:
     assert files[2].read_bytes().startswith(b"\x89PNG")
     assert run("quantize", MODEL, "--sweep", "Q8_0", *BRIEF, "--plot", files[0])[0] == 0
     assert ">types<" in files[0].read_text(encoding="utf-8"), "one line has nothing to be told from"
+
+
+def test_a_plot_that_cannot_be_written(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Found out before anything is measured; and when it fails after all, the output is there."""
+    pytest.importorskip("matplotlib", reason="the plot extra is not installed")
+    asked = (MODEL, "--sweep", "Q8_0", *BRIEF, "--tolerance", "20%", "-o", tmp_path / "out.gguf")
+    code, out, err = run("quantize", *asked, "--plot", "/proc/x.svg")
+    assert (code, out) == (7, ""), err
+    assert "hint: " in err
+    assert not list(tmp_path.iterdir())
+
+    def full(*_: object) -> bytes:
+        raise OSError(28, "No space left on device", "x.svg")
+
+    monkeypatch.setattr("mtptools.report.sweep_plot.plot_sweep", full)
+    code, out, err = run("quantize", *asked, "--plot", tmp_path / "x.svg")
+    assert (code, "* " in out, "No space left" in err) == (7, True, True)
+    assert (tmp_path / "out.gguf").exists()
+
+
+def test_a_write_that_fails_loses_no_figures(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise SystemFailure("no space", where="out.gguf")
+
+    monkeypatch.setattr("mtptools.writer.write", full)
+    asked = (MODEL, "--sweep", "Q8_0", *BRIEF, "--tolerance", "20%", "-o", tmp_path / "out.gguf", "--json")
+    code, out, err = run("quantize", *asked)
+    assert (code, json.loads(out)["what"]) == (7, "no space")
+    assert "modelled speed-up" in err
+
+
+def test_a_name_that_cannot_be_is_found_out_first(run: Any, tmp_path: Path) -> None:
+    code, out, err = run("quantize", FIXTURES / "qwen35" / "hf", "--sweep", "BF16", *BRIEF, "-o", tmp_path / "out.gguf")
+    assert (code, out) == (2, "")
+    assert "the output is a folder" in err
+
+
+def test_a_type_that_fails_late_is_a_row(run: Any, monkeypatch: pytest.MonkeyPatch, importance: Path) -> None:
+    """ggml that gives up while it encodes; what was measured before and after stays."""
+    from mtptools.report import trial
+
+    tried = trial.with_head
+
+    def gives_up(model: Any, planned: Any) -> Any:
+        if any(tensor.codec == "Q4_K" for tensor in planned.tensors.values()):
+            raise SystemFailure("ggml gave up", where="blk.4.attn_q.weight")
+        return tried(model, planned)
+
+    monkeypatch.setattr(trial, "with_head", gives_up)
+    data = swept(run, MODEL, "--sweep", "Q8_0,Q4_K,Q6_K", "--imatrix", importance, *BRIEF)
+    found = rows(data)
+    assert [head for head, row in found.items() if "why" in row] == ["Q4_K", "Q4_K, imatrix"]
+    assert found["Q4_K, imatrix"]["why"] == "blk.4.attn_q.weight: ggml gave up"
+    assert found["Q6_K"]["mean_length"] > 1
+    code, _, err = run("quantize", MODEL, "--sweep", "Q4_K", *BRIEF)
+    assert (code, "ggml gave up" in err) == (7, True), "none is left"
+
+
+def test_a_role_that_goes_with_some_types(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mtptools.ops import quantize as op
+
+    plan = op.quantize
+
+    def clashes(*args: Any, **more: Any) -> Any:
+        if args[2].matrices == "F32":
+            raise UsageError("eh_proj cannot be F32", where="--role", hint="leave it out")
+        return plan(*args, **more)
+
+    monkeypatch.setattr(op, "quantize", clashes)
+    found = rows(swept(run, MODEL, "--sweep", "F32,BF16", "--role", "nextn.eh_proj=Q8_0", *BRIEF))
+    assert found["F32"]["why"] == "--role: eh_proj cannot be F32"
+    assert found["BF16"]["mean_length"] > 1
 
 
 @pytest.mark.parametrize(
@@ -269,6 +364,8 @@ def test_another_models_importance(run: Any, tmp_path: Path) -> None:
     assert (code, "another model's" in err) == (4, True)
     path.write_bytes(b"".join(file_parts(Importance({"blk.0.x.weight": entries["blk.4.attn_q.weight"]}, (), 1, 512))))
     code, _, err = run("quantize", MODEL, "--sweep", "Q4_K", "--imatrix", path, *BRIEF)
+    assert (code, "no entry for any matrix" in err) == (4, True)
+    code, _, err = run("quantize", MODEL, "--sweep", "Q8_0", "--imatrix", path, *BRIEF)
     assert (code, "weights none of these types" in err) == (0, True)
 
 

@@ -268,3 +268,27 @@ def test_what_cannot_be_measured() -> None:
     with pytest.raises(MissingHeadError):
         measure_importance(replace(model, head=None), recorder, [[5, 6, 7, 8]])
     assert not recorder.on
+
+
+def test_a_joined_kv_b_is_measured_as_its_parts_and_layer_by_layer(tmp_path: Path) -> None:
+    """Files older than the split of attn_kv_b, trunk and head: the same entries under the parts' names."""
+    from mtptools.ops.convert_gguf import convert_gguf
+    from mtptools.writer import write
+
+    split = tmp_path / "split.gguf"
+    write(convert_gguf(open_checkpoint(FIXTURES / "deepseekv3" / "hf"), split.name, outtype="F32"), split)
+    ckpt, joined = open_checkpoint(split), {}
+    for name in [name for name in ckpt if name.endswith("attn_k_b.weight")]:
+        other = name.replace("attn_k_b", "attn_v_b")
+        keys, values = (decode(ckpt[one]).reshape(ckpt[one].shape) for one in (name, other))
+        both = np.concatenate([keys.swapaxes(1, 2), values], axis=1)
+        joined[name.replace("attn_k_b", "attn_kv_b")] = both.reshape(-1, both.shape[-1])
+    dropped = tuple(name for name in ckpt if "attn_k_b" in name or "attn_v_b" in name)
+    old = rewrite.gguf(split, tmp_path / "old.gguf", drop=dropped, add=joined)
+    chunks = [list(range(5, 69)), list(range(100, 164))]
+    before, after = (measured(path, chunks, "all").entries for path in (split, old))
+    assert set(dropped) <= set(before)
+    assert set(after) == set(before)
+    for name, entry in before.items():
+        assert np.array_equal(after[name].counts, entry.counts), name
+        assert np.allclose(after[name].sums, entry.sums, rtol=1e-5), name

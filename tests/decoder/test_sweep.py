@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 from math import inf, sqrt
@@ -11,18 +13,20 @@ import numpy as np
 import pytest
 
 from fixtures import permutation
+from mtptools import decoder
 from mtptools.checkpoint import Checkpoint, open_checkpoint
 from mtptools.decoder.acceptance import total
-from mtptools.decoder.choice import AS_IT_IS, CHANCE, Tried, choose
 from mtptools.decoder.load import load_model, with_head
 from mtptools.decoder.model import Model
 from mtptools.decoder.packed import Packed
 from mtptools.decoder.run import verify_model
 from mtptools.decoder.sampling import GREEDY
 from mtptools.decoder.sweep import (
+    FEW,
     PAIRED,
     Measured,
     difference_error,
+    freedom,
     length_error,
     measure_head,
     passages,
@@ -35,6 +39,8 @@ from mtptools.ops.roofline import Part, Traffic, traffic
 from mtptools.ops.style import Style
 from mtptools.plan import Plan
 from mtptools.preview import preview
+from mtptools.report.chance import t_quantile
+from mtptools.report.choice import AS_IT_IS, LEVEL, Tried, choose
 from mtptools.views import computed
 from mtptools.writer import write
 from tests.decoder import quantizers
@@ -193,13 +199,84 @@ def test_error_of_a_difference_is_what_it_says(shared: float) -> None:
     assert sqrt(np.mean(errors)) == pytest.approx(np.std(differences), rel=0.08)
 
 
-def test_error_of_a_difference_of_few_prompts() -> None:
-    parts = [counted([3, 0, 1, 2]), counted([0, 0, 1])]
+def test_error_of_clustered_steps_is_what_it_says() -> None:
+    """Steps of one prompt are alike: taken as independent, the error would be a third of what it is."""
+    rng, prompts, steps = np.random.default_rng(3), 12, 40
+    lengths, errors = [], []
+    for _ in range(1000):
+        chances = rng.choice([0.1, 0.9], prompts)
+        one = Measured(3, tuple(counted(rng.binomial(3, chance, steps).tolist()) for chance in chances))
+        lengths.append(one.mean_length)
+        errors.append(one.error**2)
+    assert sqrt(np.mean(errors)) == pytest.approx(np.std(lengths), rel=0.08)
+    assert length_error(one.acceptance) < 0.4 * one.error
+
+
+def test_errors_of_few_prompts() -> None:
+    parts = [counted([3, 0, 1, 2] * 6), counted([0, 0, 1] * 6)]
     one, two = Measured(3, tuple(parts)), Measured(3, tuple(reversed(parts)))
     assert len(parts) < PAIRED
-    assert difference_error(one, two) == pytest.approx(sqrt(2) * one.error)
-    many = Measured(3, tuple(parts * 3))
-    assert difference_error(many, many) == 0
+    assert one.error == length_error(one.acceptance)
+    assert difference_error(one, two) == pytest.approx(sqrt(2 * one.error**2 + 42**-2))
+    assert (freedom(one, two), freedom(*[Measured(3, tuple(parts * 3))] * 2)) == (41, 5)
+
+
+def test_nothing_is_certain() -> None:
+    """Heads that did the same may differ by a step elsewhere; that a few steps are all alike says nothing."""
+    alike = Measured(3, (counted([2] * 10),) * 6)
+    assert (alike.error, difference_error(alike, alike)) == (0, pytest.approx(1 / 60))
+    for parts in (1, 4):
+        few = Measured(3, (counted([2] * 7),) * parts)
+        assert few.acceptance.steps < FEW
+        assert (few.error, difference_error(few, few)) == (inf, inf)
+    own, other = (replace(tried(name, size, [2]), measured=few) for name, size in ((AS_IT_IS, 9), ("Q4_K", 5)))
+    choice = choose([own, other], 0.01)
+    assert (choice.chosen, choice.unsettled, choice.settled) == (other, (other,), False)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantiles"),
+    [  # printed tables: one-sided 0.95, 0.995, 0.9995
+        (1, (6.314, 63.657, 636.619)),
+        (2, (2.920, 9.925, 31.599)),
+        (3, (2.353, 5.841, 12.924)),
+        (7, (1.895, 3.499, 5.408)),
+        (30, (1.697, 2.750, 3.646)),
+        (1000, (1.646, 2.581, 3.300)),
+    ],
+)
+def test_students_t(freedom: int, quantiles: tuple[float, ...]) -> None:
+    for level, wanted in zip((0.1, 0.01, 0.001), quantiles, strict=True):
+        assert t_quantile(freedom, level) == pytest.approx(wanted, abs=6e-4)
+
+
+@pytest.mark.parametrize("prompts", [2, 4, 8, 30])
+def test_types_that_are_equally_good(prompts: int) -> None:
+    """Eight that differ from what they were made from by luck alone: seldom is one taken for better, or for other."""
+    rng, shape = np.random.default_rng(prompts), (prompts, 25, 3)
+    switched, told, times = 0, 0, 300
+    for _ in range(times):
+        chance = rng.uniform(0.55, 0.85, (prompts, 1, 1))
+        common = rng.random(shape) < chance
+        drawn = [np.where(rng.random(shape) < 0.24, rng.random(shape) < chance, common) for _ in range(9)]
+        heads = []
+        for number, right in enumerate(drawn):
+            hits = np.cumprod(right, axis=2).sum(axis=2)
+            one = tried(f"T{number}" if number else AS_IT_IS, 100 - number, [2])
+            heads.append(replace(one, measured=Measured(3, tuple(counted(row.tolist()) for row in hits))))
+        choice = choose(heads, 0.01)
+        switched += choice.reference is not heads[0]
+        told += not choice.alike
+    assert switched <= 0.02 * times
+    assert told <= 0.03 * times
+
+
+def test_the_decoder_reaches_no_name_map() -> None:
+    """Not through another module either: one mistake would hide the other."""
+    names = [path.stem for path in Path(decoder.__file__).parent.glob("[a-z]*.py")]
+    assert "sweep" in names
+    code = f"import sys\nfrom mtptools.decoder import {', '.join(names)}\nsys.exit('mtptools.head' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def tried(name: str, size: int, hits: list[int], *, head: int = 0) -> Tried:
@@ -239,7 +316,7 @@ def test_luck_is_not_the_measure() -> None:
     lucky = replace(tried("Q8_0", 50, [2]), measured=Measured(3, tuple(noisy)))
     error = difference_error(lucky.measured, own.measured)
     better = lucky.measured.mean_length - own.measured.mean_length
-    assert 0 < better < CHANCE * error, "the drawing is such"
+    assert 0 < better < t_quantile(5, LEVEL) * error, "the drawing is such"
     choice = choose([own, lucky], 0.01)
     assert (choice.best, choice.reference, choice.alike) == (lucky, own, True)
     far = tried("F32", 95, [3] * 40)
@@ -255,7 +332,10 @@ def test_what_is_not_settled_is_named() -> None:
     large = replace(near, name="Q5_K", traffic=Traffic(Part(1000), (Part(70),), (0,), 70, 0, 0))
     short = choose([own, fine, near, large], 0.01)
     assert near.measured.mean_length < short.wanted, "the drawing is such"
-    assert (short.chosen, short.unsettled) == (fine, (near,))
+    assert (short.chosen, short.unsettled, short.settled) == (fine, (near,), True)
+    lucky = replace(near, measured=Measured(3, tuple(counted((3 * (rng.random(40) < 0.7)).tolist()) for _ in range(6))))
+    within = choose([own, fine, lucky], 0.01)
+    assert (within.chosen, within.unsettled, within.settled) == (lucky, (lucky,), False)
 
 
 def test_passages_are_spread() -> None:

@@ -492,3 +492,42 @@ def test_tables_are_sound() -> None:
     assert set(ALIASES.values()) <= set(METHODS)
     assert all(re.compile(row.pattern) for row in (*BUILT, *SPELLINGS))
     assert {reader.syntax for method in METHODS.values() for reader in method.readers} <= set(_READERS)
+
+
+@pytest.mark.parametrize(
+    ("entry", "alone"),
+    [
+        (r"re:.*(mtp|visual).*", False),
+        (r"re:.*lm_head|.*mtp.*|.*visual.*", False),
+        (r"re:.*(mlp\.gate$|shared_expert_gate$|mtp\.)", False),
+        (r"re:.*mtp\.layers\.0\.(self_attn|mlp)\..*", True),
+        (r"re:(.*mtp\.fc|.*mtp\.norm)", True),
+        (r"re:(model\.)?mtp\..*", True),
+        ("mtp*", True),
+        ("-:.*mtp.*", True),
+        ("re:.*self_attn.*", False),
+    ],
+)
+def test_which_entries_speak_of_the_head_alone(entry: str, alone: bool) -> None:
+    """One that names trunk modules too is never taken out: the trunk would lose it."""
+    from mtptools.ops.quant_cover import _of_the_head
+
+    assert _of_the_head(entry, {"mtp"}) is alone
+
+
+def test_targets_of_nothing_target_nothing() -> None:
+    tree = {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"group_0": {"targets": [], "weights": {}}},
+        "ignore": [],
+    }
+    rows = judge({"quantization_config": tree}, None, [Module("mtp.layers.0.mlp.up_proj", True)])
+    assert [row.level for row in rows] == ["error"]
+
+
+def test_a_quantized_head_of_which_nothing_is_said() -> None:
+    module = Module("mtp.layers.0.mlp.up_proj", True)
+    (row,) = judge({"model_type": "qwen3_5_text"}, None, [module])
+    assert "no configuration says so" in row.what
+    assert not judge({"model_type": "qwen3_5_text"}, None, [Module(module.name, False)])
+    assert not judge({"quantization_config": {"quant_method": "new"}}, None, [module])

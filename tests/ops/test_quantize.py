@@ -12,6 +12,7 @@ import pytest
 
 from mtptools.checkpoint import Checkpoint, open_checkpoint, split_name
 from mtptools.codecs import decode, ggml_library
+from mtptools.containers.gguf_values import string_value
 from mtptools.errors import CodecError, ConventionError, IncompatibleError, MissingRoleError, UsageError
 from mtptools.head import find_head, head_names
 from mtptools.importance import Entry as Measured
@@ -201,6 +202,10 @@ def test_what_was_weighted_is_as_near_as_it_should_be(full: Path, tmp_path: Path
     assert verdicts["donor"].verdict == "not checked"
     assert "root mean square" in verdicts["donor"].what
     name = next(n for n in head_names(out) if n.endswith("attn_output.weight"))
+    few = rewrite.gguf(
+        out.path, tmp_path / "f.gguf", edit={name: lambda rows: np.where(np.arange(len(rows))[:, None] < 8, 0, rows)}
+    )
+    assert {i.against: i.verdict for i in lineage(open_checkpoint(few), source, source)}["donor"] == "fail"
     noisy = rewrite.gguf(
         out.path,
         tmp_path / "n.gguf",
@@ -233,7 +238,7 @@ def test_values_that_are_none(value: float, full: Path, tmp_path: Path) -> None:
     source = open_checkpoint(rewrite.gguf(full, tmp_path / "bad.gguf", edit={name: damage}))
     with pytest.raises(CodecError, match=f"3 of {source[name].n_values} values are NaN or infinite") as caught:
         write(quantize(source, "o.gguf", Style.asked("Q4_K")), tmp_path / "o.gguf")
-    assert caught.value.where == "nextn.eh_proj.weight"
+    assert str(caught.value.where) == f"{tmp_path / 'bad.gguf'}, {name}"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.gguf"]
 
 
@@ -283,6 +288,7 @@ def test_rows_that_are_no_blocks(tmp_path: Path) -> None:
     assert "ffn_down_exps" in str(caught.value.where)
     assert "Q5_0" in str(caught.value.hint)
     assert "--role ffn_down_exps=TYPE" in str(caught.value.hint)
+    assert "ffn_down_shexp" in str(caught.value.hint)
     roles = ("ffn_down_exps=Q5_0", "ffn_down_shexp=Q5_0")
     assert trunk.family.name == "glm4moe"
     assert quantize(side, "o.gguf", Style.asked("Q4_K", roles=roles))
@@ -324,7 +330,38 @@ def test_the_receipt_names_the_importance_matrix(full: Path, tmp_path: Path) -> 
     path.write_bytes(b"".join(file_parts(made_up(source))))
     plan = quantize(source, "o.gguf", Style.asked("Q4_K"), importance=read_importance(path))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    assert any("head.imatrix.gguf" in fact and digest in fact for fact in plan.facts)
+    assert [(used.what, used.name, used.detail) for used in plan.used] == [
+        ("importance matrix", "head.imatrix.gguf", f"sha256 {digest}")
+    ]
+    written = write(plan, tmp_path / "o.gguf").receipt
+    assert written["used"][0]["detail"] == f"sha256 {digest}"
+    assert any(row.get("weighted") for row in written["tensors"])
+
+
+def test_the_receipt_names_ggml(full: Path) -> None:
+    if ggml_library.available() is None:
+        pytest.skip("no wheel with ggml is installed: pip install xllamacpp")
+    source = open_checkpoint(full)
+    plan = quantize(source, "o.gguf", Style.asked("IQ3_S"))
+    assert [(used.what, bool(used.detail)) for used in plan.used] == [("ggml", True)]
+
+
+def test_importance_of_a_trunk_alone(full: Path) -> None:
+    """What llama-imatrix makes of a bundled file: it never runs the head."""
+    source = open_checkpoint(full)
+    entries = {name.replace("blk.", "blk.9"): entry for name, entry in made_up(source).entries.items()}
+    with pytest.raises(IncompatibleError, match="no entry for any matrix of this head") as caught:
+        quantize(source, "o.gguf", Style.asked("Q4_K"), importance=Importance(entries))
+    assert "--merge" in str(caught.value.hint)
+    assert quantize(source, "o.gguf", Style.asked("Q8_0"), importance=Importance(entries))
+
+
+def test_a_sidecars_output_in_a_type_that_demands_importance(tmp_path: Path) -> None:
+    whole = open_checkpoint(FIXTURES / "qwen35moe" / "gguf" / "model-BF16.gguf")
+    side = made(extract(whole, "side.gguf"), tmp_path / "side.gguf")
+    importance = Importance({f"blk.3.{OWN}": Measured(np.ones((1, 256), np.float32), np.ones(1, np.int64))})
+    plan = quantize(side, "o.gguf", Style.asked(own_output="IQ2_XS"), importance=importance)
+    assert {entry.name: entry.codec for entry in plan.entries}["output.weight"] == "IQ2_XS"
 
 
 def test_a_sidecars_output_matrix_is_weighted_by_what_the_head_gives_it(tmp_path: Path) -> None:
@@ -346,3 +383,58 @@ def test_importance_by_which_nothing_matters(full: Path) -> None:
     with pytest.raises(CodecError, match="no column matters") as caught:
         quantize(source, "o.gguf", Style.asked("Q4_K"), importance=Importance(entries))
     assert caught.value.where == name
+
+
+@pytest.mark.parametrize("kind", ["Q4_K", "IQ2_XS"])
+def test_two_experts_that_changed_places_are_found(kind: str, tmp_path: Path) -> None:
+    if ggml_library.available() is None and kind == "IQ2_XS":
+        pytest.skip("no wheel with ggml is installed: pip install xllamacpp")
+    source = open_checkpoint(FIXTURES / "qwen35moe" / "gguf" / "model-BF16.gguf")
+    out = made(quantize(source, "o.gguf", Style.asked(kind), importance=made_up(source)), tmp_path / "o.gguf")
+    assert {i.against: i.verdict for i in lineage(out, source, source)}["donor"] == "not checked"
+    tensor = out["blk.3.ffn_up_exps.weight"]
+    data, size = bytearray(out.path.read_bytes()), tensor.nbytes // 4
+    at = tensor.blobs[0].offset
+    data[at : at + 2 * size] = data[at + size : at + 2 * size] + data[at : at + size]
+    (tmp_path / "swapped.gguf").write_bytes(data)
+    swapped = open_checkpoint(tmp_path / "swapped.gguf")
+    assert {i.against: i.verdict for i in lineage(swapped, source, source)}["donor"] == "fail"
+
+
+def test_graft_of_a_gguf_head_with_an_output_matrix_of_its_own(full: Path, trunk_q8: Path, tmp_path: Path) -> None:
+    trunk, donor = open_checkpoint(trunk_q8), open_checkpoint(full)
+    out = made(graft(trunk, donor, "o.gguf", own_output="Q4_K"), tmp_path / "o.gguf")
+    (own,) = set(head_names(out)) - set(head_names(donor))
+    base = trunk["output.weight" if "output.weight" in trunk else "token_embd.weight"]
+    assert out[own].read() == b"".join(recoded(base, "Q4_K", None))
+    assert [item.verdict for item in lineage(out, trunk, donor)] == ["pass"] * 3
+
+
+def test_importance_that_overflows(full: Path) -> None:
+    source = open_checkpoint(full)
+    entries = {
+        name: Measured(entry.sums * np.float32(1e33), entry.counts) for name, entry in made_up(source).entries.items()
+    }
+    with pytest.raises(CodecError, match="these overflow"):
+        quantize(source, "o.gguf", Style.asked("Q4_K"), importance=Importance(entries))
+
+
+def test_an_architecture_that_is_not_known(tmp_path: Path) -> None:
+    source = FIXTURES / "qwen35" / "gguf" / "model-BF16.gguf"
+    before = open_checkpoint(source)
+    edits = {"general.architecture": string_value("qwen99")}
+    for key, value in before.metadata.stored.items():
+        if key.startswith("qwen35."):
+            edits |= {key: None, key.replace("qwen35.", "qwen99."): value}
+    path = rewrite.gguf(source, tmp_path / "new.gguf", metadata=edits)
+    generic = open_checkpoint(path, generic=True)
+    out = made(quantize(generic, "o.gguf", Style.asked("Q4_K_M")), tmp_path / "o.gguf")
+    known = quantize(before, "k.gguf", Style.asked("Q4_K_M"))
+    assert {e.name: e.codec for e in known.entries} == {name: out[name].codec for name in out}
+
+
+def test_strip_takes_the_heads_own_configuration_with_it(tmp_path: Path) -> None:
+    source = open_checkpoint(FIXTURES / "qwen35" / "hf")
+    coded = made(quantize(source, "q", Style.asked("int4-g32")), tmp_path / "q")
+    assert coded.config["quantization_config"]["quant_method"] == "compressed-tensors"
+    assert "quantization_config" not in made(strip(coded, "t"), tmp_path / "t").config

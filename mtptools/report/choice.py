@@ -6,15 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from mtptools.decoder.sweep import Measured, difference_error
+from mtptools.decoder.sweep import Measured, difference_error, freedom
 from mtptools.ops.roofline import Traffic
+from mtptools.report.chance import t_quantile
 
-__all__ = ["AS_IT_IS", "CHANCE", "Choice", "Row", "Sweep", "Tried", "choose"]
+__all__ = ["AS_IT_IS", "LEVEL", "Choice", "Row", "Sweep", "Tried", "choose", "label_of"]
 
 AS_IT_IS: Final = "as it is"
 
-CHANCE: Final = 2.33
-"""Standard errors that a difference must exceed to count: 1 in 100 by chance."""
+LEVEL: Final = 0.01
+"""How often chance alone may make a difference that counts."""
+
+
+def label_of(name: str, weighted: bool) -> str:
+    """What a type is called in results."""
+    return f"{name}, imatrix" if weighted else name
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,7 @@ class Tried:
 
     @property
     def label(self) -> str:
-        return f"{self.name}, imatrix" if self.weighted else self.name
+        return label_of(self.name, self.weighted)
 
     @property
     def draft_bytes(self) -> float:
@@ -69,6 +75,9 @@ class Choice:
     unsettled   of those that decide (the chosen one, and smaller ones that fell short): nearer to `wanted` than these
                 prompts can tell
     alike       True: no head differs from the reference by more than chance
+
+    More than chance: by Student's t, two-sided, in LEVEL of cases where there is nothing. Where one of several heads
+    would do (to be the reference, not to be alike), in LEVEL of cases for all of them together (Bonferroni).
     """
 
     best: Tried
@@ -77,6 +86,11 @@ class Choice:
     chosen: Tried
     unsettled: tuple[Tried, ...]
     alike: bool
+
+    @property
+    def settled(self) -> bool:
+        """Can the prompts tell that the chosen head is good enough?"""
+        return self.chosen not in self.unsettled
 
     def away(self, one: Tried) -> tuple[float, float]:
         """Difference from the reference's mean length, and its standard error."""
@@ -116,18 +130,21 @@ def choose(tried: Sequence[Tried], tolerance: float) -> Choice:
     tolerance  a share
     """
 
-    def unclear(one: Tried, other: Tried, line: float) -> bool:
-        """Is a head on neither side of a line that hangs on another's length, by more than chance?"""
-        away = abs(one.measured.mean_length - line)
-        return one is not other and away <= CHANCE * difference_error(one.measured, other.measured)
+    several = max(len(tried) - 1, 1)
+
+    def unclear(one: Tried, other: Tried, line: float, of: int = 1) -> bool:
+        """Is a head, one `of` so many, on neither side of a line that hangs on another's length, by chance?"""
+        ours, theirs = one.measured, other.measured
+        error = t_quantile(freedom(ours, theirs), LEVEL / of) * difference_error(ours, theirs)
+        return one is not other and abs(ours.mean_length - line) <= error
 
     own, best = tried[0], max(tried, key=lambda one: one.measured.mean_length)
-    reference = own if unclear(best, own, own.measured.mean_length) else best
+    reference = own if unclear(best, own, own.measured.mean_length, several) else best
     length = reference.measured.mean_length
     wanted = (1 - tolerance) * length
     chosen = min((one for one in tried if one.measured.mean_length >= wanted), key=lambda one: one.order)
     deciding = sorted((one for one in tried if one.order <= chosen.order), key=lambda one: one.order)
     unsettled = tuple(one for one in deciding if unclear(one, reference, wanted))
     others = [one for one in tried if one.measured.counts != reference.measured.counts]
-    alike = bool(others) and all(unclear(one, reference, length) for one in others)
+    alike = bool(others) and all(unclear(one, reference, length, several) for one in others)
     return Choice(best, reference, wanted, chosen, unsettled, alike)
