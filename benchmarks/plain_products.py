@@ -21,7 +21,8 @@ from mtptools.decoder.ops import Arithmetic
 CAPACITY = 4096
 
 
-def linear(self: Arithmetic, x: Tensor, weight: Tensor) -> Tensor:
+def linear(self: Arithmetic, x: Tensor, weight: Tensor, index: int | None = None) -> Tensor:
+    weight = weight if index is None else weight[index]
     return functional.linear(x.to(weight.dtype), weight).float()
 
 

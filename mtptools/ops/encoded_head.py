@@ -250,4 +250,6 @@ def _facts(coded: Mapping[str, Encoding], partners: Mapping[str, Sequence[Entry]
         out.append(
             "one global scale for matrices that runtimes join (q, k and v; gate and up), as llm-compressor has it"
         )
+    if any(name.startswith("mlx-mxfp") for name in counts):
+        out.append("shared exponents are rounded up, as MLX 0.32.4 does (mlx#4353); versions before rounded to nearest")
     return out

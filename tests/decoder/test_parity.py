@@ -107,7 +107,8 @@ def test_gpu_policy_on_cpu(load: Callable[..., Model]) -> None:
             object.__setattr__(part, "arithmetic", model.arithmetic)
 
 
-def naive(self: Arithmetic, x: Tensor, weight: Tensor) -> Tensor:
+def naive(self: Arithmetic, x: Tensor, weight: Tensor, index: int | None = None) -> Tensor:
+    weight = weight if index is None else weight[index]
     return functional.linear(x.to(weight.dtype), weight).float()
 
 
