@@ -96,8 +96,8 @@ def _by_file(source: Checkpoint, made: Mapping[str, Entry]) -> list[tuple[File, 
     for file in source.files:
         kept = keep(source, LABEL, file.names)
         out.append((file, [made.get(entry.name, entry) for entry in kept]))
-    home = [entries for _, entries in out if any(entry.head for entry in entries)][-1]
-    home += [entry for name, entry in made.items() if name not in source]
+    last = [entries for _, entries in out if any(entry.head for entry in entries)][-1]
+    last.extend(entry for name, entry in made.items() if name not in source)
     return out
 
 
