@@ -25,7 +25,7 @@ from mtptools.tensors import NOWHERE, Blob, Tensor
 
 __all__ = ["Change", "Dropped", "Entry", "Input", "OutFile", "Plan", "SideFile", "Used", "human_bytes"]
 
-Action = Literal["keep", "rename", "transform", "recode", "insert"]
+Action = Literal["keep", "rename", "transform", "recode", "insert", "select"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Entry:
     encoding  name of the encoding (`mtptools.quantized.encode`) in which several tensors of the output make a matrix;
               `source` makes the bytes of one of them
     origin    with an encoding: the type that the matrix has in the input
+    of_rows   `source` is a choice of rows of a matrix that has so many; 0: all of it
     """
 
     name: str
@@ -55,6 +56,7 @@ class Entry:
     importance: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
     encoding: str = ""
     origin: str = ""
+    of_rows: int = 0
 
     @property
     def passes(self) -> bool:
@@ -63,8 +65,10 @@ class Entry:
 
     @property
     def action(self) -> Action:
-        if self.input == "donor":
+        if self.input == "donor" or not self.names:  # of another checkpoint, or of none
             return "insert"
+        if self.of_rows:
+            return "select"
         if self.values is not None:
             return "transform"
         if self.codec != self.source.codec or self.encoding:
@@ -262,6 +266,7 @@ class Plan:
             before, after = entry.origin or entry.source.codec, entry.encoding or entry.codec
             kind = entry.codec if before == after else f"{before} -> {after}"
             values = f"  {entry.values[0]} -> {entry.values[1]}" if entry.values else ""
+            values += f"  of {entry.of_rows} rows" if entry.of_rows else ""
             lines.append(f"    {entry.action:<9} {entry.name:<44} {kind:<14} {list(entry.source.shape)}{values}")
         reasons = Counter((drop.input, drop.reason) for drop in self.dropped)
         lines += [f"  drop      {n:>4} tensors of the {label}: {why}" for (label, why), n in reasons.items()]
@@ -290,6 +295,7 @@ def _entry_json(entry: Entry) -> dict[str, Any]:
         "bytes": entry.nbytes,
         "head": entry.head,
         "weighted": entry.importance is not None,
+        "of_rows": entry.of_rows or None,
     }
 
 

@@ -21,6 +21,7 @@ from mtptools.tensors import NOWHERE, Blob, Packed, Rows, Tensor
 
 __all__ = [
     "computed",
+    "gathered",
     "join_columns",
     "join_rows",
     "pick_columns",
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 
+_WINDOW: Final = 4 << 20  # bytes read at a time to pick rows from
 _FLOATS: Final = frozenset(("F32", "BF16", "F16"))
 
 
@@ -122,6 +124,46 @@ def pick_rows(tensor: Tensor, ranges: Sequence[tuple[int, int]], shape: tuple[in
         return np.concatenate(parts)
 
     return computed(name, shape, tensor.codec, rows)
+
+
+def gathered(tensor: Tensor, rows: NDArray[np.int64], name: str) -> Tensor:
+    """Rows `rows`, ascending, of a matrix [n_rows, columns], as [len(rows), columns]: the same bytes, in any codec.
+
+    One pass over the matrix: windows of it are read and rows picked from them, so that many rows cost no more reads
+    than all of them would.
+    """
+    shape = (len(rows), tensor.shape[-1])
+    if tensor.rows is not None:
+
+        def values(start: int, stop: int) -> NDArray[np.float32]:
+            parts = [decode(tensor, low, high)[picked] for low, high, picked in _windows(rows[start:stop], tensor)]
+            return np.concatenate(parts)
+
+        return computed(name, shape, tensor.codec, values)
+    size = tensor.row_bytes
+
+    def packed(start: int, stop: int) -> bytes:
+        parts = []
+        for low, high, picked in _windows(rows[start:stop], tensor):
+            window = np.frombuffer(tensor.read(low * size, (high - low) * size), np.uint8)
+            parts.append(window.reshape(high - low, size)[picked].tobytes())
+        return b"".join(parts)
+
+    return repacked(name, shape, tensor.codec, packed)
+
+
+def _windows(rows: NDArray[np.int64], tensor: Tensor) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
+    """(first row, last row + 1, the wanted rows less the first) of windows of at most `_WINDOW` bytes."""
+    most = max(1, _WINDOW // max(tensor.row_bytes, 1))
+    at = 0
+    while at < len(rows):
+        first = int(rows[at])
+        end = int(np.searchsorted(rows, first + most))
+        far = np.flatnonzero(np.diff(rows[at:end]) > most // 4)
+        if len(far):  # nothing between is wanted: skip it
+            end = at + int(far[0]) + 1
+        yield first, int(rows[end - 1]) + 1, rows[at:end] - first
+        at = end
 
 
 def reshaped(tensor: Tensor, shape: tuple[int, ...], name: str) -> Tensor:

@@ -25,6 +25,7 @@ LAYERS = (
     ("checkpoint",),
     ("gguf_blocks",),
     ("head", "tokens", "prompts"),
+    ("vocab",),
     ("plan",),
     ("receipt",),
     ("placing", "preview"),

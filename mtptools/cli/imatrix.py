@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ import numpy as np
 from mtptools.cli.options import PATH, examples, output_options
 from mtptools.cli.output import emit, note, status, table
 from mtptools.cli.texts import read_text
-from mtptools.errors import InputError, MissingExtraError, NoDecoderError, OutputExistsError, SystemFailure, UsageError
+from mtptools.errors import InputError, MissingExtraError, NoDecoderError, UsageError
 
 if TYPE_CHECKING:
     from mtptools.checkpoint import Checkpoint
@@ -77,15 +76,16 @@ def command(
     added up. The file is llama.cpp's imatrix format; llama-imatrix itself never runs the head.
     """
     from mtptools.checkpoint import open_checkpoint
+    from mtptools.cli.one_file import check_file, write_file
     from mtptools.cli.verifying import load
     from mtptools.head import is_sidecar
-    from mtptools.importance import merged, read_importance
+    from mtptools.importance import file_parts, merged, read_importance
     from mtptools.report.importance import HEADER, rows, to_json, unused_note
 
     ckpt, sidecar = open_checkpoint(path), open_checkpoint(head) if head else None
     files = [file.path for one in (ckpt, sidecar) if one is not None for file in one.files]
     files += [ckpt.folder / name for name in ckpt.side_files if ckpt.folder is not None]
-    _check_output(out, (path, *files, *texts, *merge, *([head] if head else [])), force)
+    check_file(out, (path, *files, *texts, *merge, *([head] if head else [])), force=force)
     if is_sidecar(ckpt):
         raise InputError(
             "a sidecar has no trunk to read the text", where=path, hint=f"mtptools imatrix TRUNK --head {path} …"
@@ -108,7 +108,8 @@ def command(
     whole = measured
     for other in others:
         whole = merged(whole, other)
-    _write(whole, out, force=force)
+    size = sum(entry.sums.nbytes for entry in whole.entries.values())
+    write_file(file_parts(whole), size, out, force=force)
     lines = [
         f"imatrix: {out} ({len(whole.entries)} tensors, {len(measured.entries)} of them measured on {len(pieces)} "
         f"chunks of {context} tokens, {speed:.0f} tokens/s)",
@@ -117,18 +118,6 @@ def command(
     ]
     data = {"output": str(out), "scope": scope, "tokens_per_second": speed, **to_json(whole)}
     emit(data, "\n".join(line for line in lines if line), as_json=as_json, quiet=quiet)
-
-
-def _check_output(out: Path, inputs: Sequence[Path], force: bool) -> None:
-    """Before any work: is there a place for the output?"""
-    if not out.parent.is_dir():
-        raise SystemFailure("no such folder", where=out.parent, hint=f"mkdir -p {out.parent}")
-    if out.is_dir():
-        raise UsageError("the output is a file, and a folder stands there", where=out, hint="give another path")
-    if out.exists() and any(one.exists() and one.samefile(out) for one in inputs):
-        raise UsageError("the output is one of the inputs", where=out, hint="give another path with -o")
-    if os.path.lexists(out) and not force:
-        raise OutputExistsError("the output exists", where=out, hint="add --force to replace it")
 
 
 def _require_finite(matrix: Importance, path: Path) -> None:
@@ -198,27 +187,3 @@ def _teller(total: int, say: Callable[[str], None]) -> Callable[[int], None]:
         say(f"{done:,} of {total:,} tokens, {speed:.0f} tokens/s, {minutes}:{seconds:02} left")
 
     return told
-
-
-def _write(matrix: Importance, out: Path, *, force: bool) -> None:
-    """All of the file or nothing, and what stood there before if that fails."""
-    from mtptools.importance import file_parts
-    from mtptools.placing import staging
-    from mtptools.sequential import writing
-
-    size = sum(entry.sums.nbytes for entry in matrix.entries.values())
-    with staging(out) as stage:
-        try:
-            with writing(stage / out.name, size) as file:
-                for part in file_parts(matrix):
-                    file.write(part)
-            if force:
-                os.replace(stage / out.name, out)
-            else:
-                os.link(stage / out.name, out)  # not over what came to stand there meanwhile
-        except FileExistsError as error:
-            raise OutputExistsError("the output exists", where=out, hint="add --force to replace it") from error
-        except OSError as error:
-            raise SystemFailure(
-                f"cannot write: {error.strerror or error}", where=out, hint="write to another folder"
-            ) from error

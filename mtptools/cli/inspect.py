@@ -53,6 +53,8 @@ def _text(data: dict[str, Any]) -> str:
         missing = " (declared and missing)" if data["declared"]["depth"] else ""
         return table([*rows, ("head", "no head" + missing)])
     rows.append(("head", f"{len(data['head'])} layer(s), {human_bytes(sizes['head'])}"))
+    if data["draft_vocabulary"]:
+        rows.append(("drafts over", _drafts_over(data["draft_vocabulary"])))
     made = data["receipt"]
     if made:
         origin = ", ".join(f"{s['label']} {s['name']}" for s in made["sources"])
@@ -68,3 +70,14 @@ def _text(data: dict[str, Any]) -> str:
     for tensor in data.get("all_tensors", ()):
         parts.append(f"{tensor['name']}  {tensor['type']}  {tensor['shape']}")
     return "\n".join(parts)
+
+
+def _drafts_over(found: dict[str, Any]) -> str:
+    from mtptools.plan import human_bytes
+
+    if found["damaged"]:
+        return "a draft vocabulary that is damaged: mtptools validate says how"
+    written = "absolute ids" if found["written_as"] == "absolute" else "offsets"
+    tokens = f"{found['tokens']} of {found['of']} tokens ({found['share']:.1%}), {found['first']} to {found['last']}"
+    sizes = f"{human_bytes(found['bytes'])} of output matrix for {human_bytes(found['whole_bytes'])}"
+    return f"{tokens}, written as {written}: {sizes}"

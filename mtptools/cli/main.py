@@ -31,6 +31,7 @@ VERBS: Final = {
     "verify": "Prove a checkpoint: lineage, validity, parity, acceptance.",
     "bench": "Measure what the head gains: acceptance and speed per k.",
     "generate": "Generate text, plain or speculatively with the head.",
+    "prune-vocab": "Let the head draft over fewer tokens: smaller and faster.",
     "imatrix": "Measure the head's importance matrix, for quantizing it.",
     "families": "List the known architectures.",
 }
@@ -43,7 +44,7 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"mtptools.cli.{name}").command
+        command: click.Command = importlib.import_module(f"mtptools.cli.{name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

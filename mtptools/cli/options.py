@@ -90,7 +90,9 @@ _writing_options = _all(
     click.option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
     click.option("--force", is_flag=True, help="Replace an existing output."),
     click.option(
-        "--verify", is_flag=True, help="Verify the output at once (after graft with the decoder); the receipt keeps it."
+        "--verify",
+        is_flag=True,
+        help="Verify the output at once, with the decoder if it has a trunk; the receipt keeps it.",
     ),
     output_options,
 )

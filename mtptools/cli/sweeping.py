@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mtptools.checkpoint import Checkpoint
 from mtptools.cli.options import NO_OUTPUT, Writing
 from mtptools.cli.output import emit, note, status
+from mtptools.cli.plots import check_plot_place
 from mtptools.cli.sweep_options import Sweeping
 from mtptools.cli.verifying import load, require_torch
 from mtptools.decoder import undecodable
@@ -44,19 +43,19 @@ def run_sweep(
 
     Raises what reading, quantizing and decoding raise; of types that cannot be had, when none can.
     """
-    from mtptools.cli.writing import carry_out
+    from mtptools.cli.writing import carry_out, check_plan
     from mtptools.ops.style import Style
 
     writes, quiet = writing.out != NO_OUTPUT, writing.quiet or writing.as_json
     if told.plot is not None:
-        _check_plot(told.plot)
+        check_plot_place(told.plot)
     types = dict.fromkeys(Style.asked(kind, option="--sweep").matrices or kind for kind in told.types)
     wanted = _wanted(plan_of, list(types), weighted)
     plans = {key: plan for key, plan in wanted.items() if isinstance(plan, Plan)}
     if not plans:
         raise next(error for error in wanted.values() if isinstance(error, MtpToolsError))
     if writes:
-        _check_output(next(iter(plans.values())), writing)
+        check_plan(next(iter(plans.values())), writing)
     if weighted and not any(by for _, by in plans):
         note("the importance matrix weights none of these types of this head", quiet=quiet)
     sweep = _measured(ckpt, wanted, told, quiet=quiet)
@@ -85,29 +84,6 @@ def run_sweep(
     if writes and plan is None:
         note("nothing is written: the head as it is is the one to publish")
     return code
-
-
-def _check_plot(path: Path) -> None:
-    """Refuse before the hours, not after them. Raises UsageError, SystemFailure."""
-    from mtptools.report.plot import check_plot
-
-    check_plot(path)
-    try:
-        tempfile.TemporaryFile(dir=path.parent).close()
-    except OSError as error:
-        raise SystemFailure(
-            f"a plot cannot be written there: {error.strerror or error}", where=path, hint="--plot sweep.svg"
-        ) from error
-
-
-def _check_output(plan: Plan, writing: Writing) -> None:
-    """Refuse before the hours, not after them. Raises UsageError, OutputExistsError, SystemFailure."""
-    from mtptools.cli.writing import check_name
-    from mtptools.placing import check_output
-
-    check_name(plan, writing.out)
-    out = Path(os.path.abspath(writing.out))  # noqa: PTH100  a link is named, not what it leads to
-    check_output(plan, out, force=writing.force)
 
 
 def _wanted(plan_of: PlanOf, types: Sequence[str], weighted: bool) -> Wanted:

@@ -26,7 +26,17 @@ if TYPE_CHECKING:
     from mtptools.decoder.sampling import Sampling
     from mtptools.decoder.tokenizer import Tokenizer
 
-__all__ = ["after_graft", "after_quantize", "load", "parse_ks", "require_torch", "run", "static_check", "with_breakers"]
+__all__ = [
+    "after_graft",
+    "after_prune",
+    "after_quantize",
+    "load",
+    "parse_ks",
+    "require_torch",
+    "run",
+    "static_check",
+    "with_breakers",
+]
 
 SMALL_MODEL: Final = 200_000_000  # bytes
 DEFAULT_TOKENS: Final = 64
@@ -274,6 +284,28 @@ def after_quantize(source: Checkpoint, *, quiet: bool) -> Callable[[Path], Recor
         if is_sidecar(source):
             return _record(run(out, parity=False, quiet=True))
         return _record(run(out, parity=True, trunk=source, donor=source, quiet=quiet))
+
+    return check
+
+
+def after_prune(source: Checkpoint, trunk: Checkpoint | None, *, quiet: bool) -> Callable[[Path], Record]:
+    """All levels of a written output with a reduced head, or with the whole one again, measured against its source.
+
+    A sidecar is decoded on the trunk of its source, or on one that was given.
+    """
+
+    def check(path: Path) -> Record:
+        out = open_checkpoint(path)
+        holder = source if not is_sidecar(source) else trunk
+        if holder is None:
+            return _record(run(out, parity=False, donor=source, quiet=quiet))
+        if not is_sidecar(out):
+            return _record(run(out, parity=True, trunk=source, donor=source, quiet=quiet))
+        result = run(holder, parity=True, head=out, donor=source, quiet=quiet)
+        with progress(out.nbytes, "lineage", quiet=quiet) as done:
+            result.path, result.lineage = out.path.name, lineage(out, None, source, done)
+        result.static = validate(out)
+        return _record(result)
 
     return check
 

@@ -12,14 +12,23 @@ from mtptools.cli.output import emit, note, progress
 from mtptools.errors import UsageError
 from mtptools.plan import Plan, human_bytes
 
-__all__ = ["carry_out", "check_name"]
+__all__ = ["carry_out", "check_plan"]
 
 
-def check_name(plan: Plan, out: Path) -> None:
+def _check_name(plan: Plan, out: Path) -> None:
     if plan.folder and out.suffix in (".gguf", ".safetensors"):
         raise UsageError(
             "the output is a folder, and its name is a file's", where=out, hint=f"-o {out.with_suffix('')}"
         )
+
+
+def check_plan(plan: Plan, writing: Writing) -> None:
+    """Refuse before the hours, not after them. Raises UsageError, OutputExistsError, SystemFailure."""
+    from mtptools.placing import check_output
+
+    _check_name(plan, writing.out)
+    out = Path(os.path.abspath(writing.out))  # noqa: PTH100  a link is named, not what it leads to
+    check_output(plan, out, force=writing.force)
 
 
 def carry_out(
@@ -39,7 +48,7 @@ def carry_out(
     quiet, as_json = told.quiet, told.as_json
     # Absolute, because the folder that is replaced may be the one the command runs in.
     out = Path(os.path.abspath(told.out))  # noqa: PTH100  a link is named, not what it leads to
-    check_name(plan, told.out)
+    _check_name(plan, told.out)
     if told.dry_run:
         check_output(plan, out, force=told.force)
         emit(

@@ -21,10 +21,9 @@ from mtptools.decoder.mtp_head import Head
 from mtptools.decoder.proposer import Proposer
 from mtptools.decoder.sampling import GREEDY, Sampling
 from mtptools.decoder.trace import DraftCounts, Trace
-from mtptools.decoder.trunk import States
 from mtptools.errors import UsageError
 
-__all__ = ["Acceptance", "first_hits", "simulate", "total"]
+__all__ = ["Acceptance", "first_hits", "simulate", "tapped_states", "total"]
 
 LOGIT_ROWS: Final = 64
 """Rows of logits held at a time."""
@@ -86,10 +85,11 @@ def total(k: int, counts: Sequence[DraftCounts]) -> Acceptance:
     return Acceptance(k, tuple(drafted), tuple(accepted), steps, emitted)
 
 
-def _states(trace: Trace) -> States:
+def tapped_states(head: Head, trace: Trace) -> Tensor:
+    """[positions read, width]: what slots of the head take of a trace. Raises UsageError when it kept no states."""
     if trace.states is None:
         raise UsageError("the trace kept no trunk states", hint="decode_plain(…, keep_states=True)")
-    return trace.states
+    return trace.states.tap(head.wiring.tap)
 
 
 @torch.inference_mode()
@@ -98,7 +98,7 @@ def simulate(head: Head, trace: Trace, k: int, *, sampling: Sampling = GREEDY) -
 
     sampling  the drafts': the trace's own, or what its `for_drafts` gives
     """
-    states = _states(trace).tap(head.wiring.tap)
+    states = tapped_states(head, trace)
     text = trace.prompt + trace.tokens
     drafter = Drafter(head)
     counts = DraftCounts()
@@ -127,7 +127,7 @@ def first_hits(
     lag     1 feeds the current token's embedding where the next one's belongs
     draft   number of the draft: 1 is the first layer's; 2 the second layer's on the first one's states, and so on
     """
-    states = _states(trace).tap(head.wiring.tap) if tapped is None else tapped
+    states = tapped_states(head, trace) if tapped is None else tapped
     text = trace.prompt + trace.tokens
     first = max(0, len(trace.prompt) - draft)  # slot i predicts token i + draft + 1
     wanted = text[first + draft + 1 :]

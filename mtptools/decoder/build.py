@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Final, TypeVar
 
 import torch
 
 from mtptools.decoder.attention import Attention, AttentionWeights
 from mtptools.decoder.deltanet import DeltaNet, DeltaNetWeights
+from mtptools.decoder.draft_map import damaged_map
 from mtptools.decoder.latent import LatentAttention, LatentWeights
 from mtptools.decoder.moe import Mlp, MlpWeights, Moe, MoeWeights
 from mtptools.decoder.mtp_head import Head, HeadLayer, HeadWiring
@@ -23,6 +25,7 @@ from mtptools.decoder.trunk import Block, Layer, Mixer, Trunk
 from mtptools.decoder.weights_gguf import gguf_columns
 from mtptools.errors import CorruptError, SystemFailure
 from mtptools.hparams import HParams
+from mtptools.vocab.maps import DraftVocabulary
 
 __all__ = ["Builder"]
 
@@ -222,6 +225,8 @@ class Builder:
         """The trunk as the head of a sidecar GGUF sees it: with the embedding and output matrix of that file."""
         top = ("top", 0)
         embed = self._own(top, "embed", [trunk.embed])
+        if self.vocabulary is not None:  # then its output matrix is the head's alone
+            return replace(trunk, embed=embed)
         if self.source.has(top, "embed") and not self.source.has(top, "output"):
             return replace(trunk, embed=embed, output=embed)
         return replace(trunk, embed=embed, output=self._own(top, "output", [trunk.output, embed]))
@@ -238,7 +243,7 @@ class Builder:
             self.recorder.outputs.append(self.source.gguf_names(scope, "head_output"))
             own = self.source.has(scope, "head_embed")
             self.recorder.embeds.append(self.source.gguf_names(scope, "head_embed") if own else ())
-        embeds, outputs = [trunk.embed, *(b.embed for b in before)], [trunk.output, *(b.output for b in before)]
+        embeds = [trunk.embed, *(b.embed for b in before)]
         return HeadLayer(
             self.fusion(scope),
             self.vector(scope, "embed_norm", hidden),
@@ -246,19 +251,41 @@ class Builder:
             self.block(scope, self.settings.head),
             self.vector(scope, "head_norm", hidden),
             self._own(scope, "head_embed", embeds),
-            self._own(scope, "head_output", outputs),
+            self.head_output(scope, trunk, before),
+            d2t=None if self.vocabulary is None else torch.tensor(self.vocabulary.ids, device=self.device),
         )
+
+    @cached_property
+    def vocabulary(self) -> DraftVocabulary | None:
+        """What the head is reduced to."""
+        return self.source.vocabulary()
+
+    def head_output(self, scope: Scope, trunk: Trunk, before: Sequence[HeadLayer]) -> Weight:
+        """What a layer drafts with: [vocab, hidden], or [draft, hidden], its own or that of its sidecar."""
+        others = [layer.output for layer in before]
+        if self.vocabulary is None:
+            return self._own(scope, "head_output", [trunk.output, *others])
+        at, role = (scope, "head_output") if self.source.has(scope, "head_output") else (("top", 0), "output")
+        if at != scope and not (self.source.sidecar and self.source.has(at, role)):
+            raise damaged_map("d2t is there, but no output matrix of the head's own", self.source.where)
+        parts, n = self.parts(at, role), len(self.vocabulary)
+        if sum(part.n_rows for part in parts) != n:
+            stored = parts[0].tensor
+            raise damaged_map(
+                f"d2t names {n} tokens, {stored.name} has the shape {list(stored.shape)}", self.source.where
+            )
+        return self._own(at, role, others, n)
 
     def fusion(self, scope: Scope) -> torch.Tensor:
         """[hidden, 2 hidden] of an MTP layer."""
         fuse = self.new(self.parts(scope, "fuse"), (self.hp.hidden_size, 2 * self.hp.hidden_size), self.dtype)
         return self.watched(fuse, scope, "fuse")
 
-    def _own(self, scope: Scope, role: str, others: Sequence[Weight]) -> Weight:
+    def _own(self, scope: Scope, role: str, others: Sequence[Weight], rows: int = 0) -> Weight:
         """A matrix of the head's own; one of `others` (the trunk's first) when there is none, or it is its copy."""
         if not self.source.has(scope, role):
             return others[0]
-        shape = (self.hp.vocab_size, self.hp.hidden_size)
+        shape = (rows or self.hp.vocab_size, self.hp.hidden_size)
         own = Packed(tuple(self.parts(scope, role)), shape, self.dtype, self.device, self.source.where)
         same = next((other for other in others if isinstance(other, torch.Tensor) and own.equals(other)), None)
         return self.weight(own.parts, shape) if same is None else same

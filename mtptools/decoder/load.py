@@ -26,8 +26,9 @@ from mtptools.decoder.weights_hf import HfWeights
 from mtptools.errors import IncompatibleError, InputError, NoDecoderError, SystemFailure, UsageError
 from mtptools.gguf_blocks import gguf_blocks, head_blocks
 from mtptools.hparams import HParams
+from mtptools.vocab.maps import DraftVocabulary
 
-__all__ = ["family_wiring", "load_model", "with_head"]
+__all__ = ["family_wiring", "load_model", "with_head", "with_vocabulary"]
 
 
 def load_model(
@@ -44,7 +45,7 @@ def load_model(
     """Load a trunk and its head.
 
     head    another checkpoint (sidecar or donor) to take the head from; embeddings and output are the trunk's, but for
-            a sidecar GGUF that has them
+            a sidecar GGUF that has them, and the output matrix of a reduced head
     wiring  how the head is connected; None: as its family says
     packed  leave matrices as they are stored and decode them at every use: far slower, the same bits; None: where
             the weights would not fit in memory otherwise
@@ -85,15 +86,31 @@ def load_model(
 def with_head(model: Model, head: Checkpoint, *, wiring: HeadWiring | None = None) -> Model:
     """A loaded model with the head of another checkpoint; nothing of the trunk is loaded again.
 
-    Matrices are held as the trunk's are: loaded, or as they are stored. No self-test: the shapes are those that were
-    tested when the model was loaded with a head of its own. Raises what `load_model` raises of a head.
+    Matrices are held as the trunk's are: loaded, or as they are stored. No self-test but of a reduced head: the other
+    shapes are those that were tested when the model was loaded with a head of its own. Raises what `load_model` raises
+    of a head.
     """
     _check_known(head)
     packed = isinstance(model.trunk.embed, Packed)
     loader = _builder(_source(head), head, model.arithmetic.device, model.dtype, packed, None)
     with torch.inference_mode():
         built = _head(model.trunk, model.hparams, loader, head, wiring)
-    return replace(model, where=head.path, head=built, declared=head.hparams.depth)
+        model = replace(model, where=head.path, head=built, declared=head.hparams.depth)
+        if built is not None and built.reduced:
+            self_test(model)
+    return model
+
+
+def with_vocabulary(model: Model, vocabulary: DraftVocabulary) -> Model:
+    """A loaded model whose head drafts over those tokens alone, as if it had been loaded reduced.
+
+    Raises MissingHeadError, InputError (a vocabulary of another model; tokens that a reduced head has no rows of) and
+    SystemFailure (arithmetic that is not exact).
+    """
+    with torch.inference_mode():
+        reduced = model.with_head(model.require_head().over(vocabulary))
+        self_test(reduced)
+    return reduced
 
 
 def _head(

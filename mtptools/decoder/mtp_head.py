@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from mtptools.decoder.ops import Arithmetic
-from mtptools.decoder.packed import Weight
+from mtptools.decoder.packed import Packed, Weight
 from mtptools.decoder.trunk import Layer
+from mtptools.errors import InputError
+from mtptools.vocab.maps import Absolute, DraftVocabulary
 
 __all__ = ["RECURRENCES", "Choose", "Head", "HeadLayer", "HeadWiring"]
 
@@ -53,6 +56,8 @@ class HeadLayer:
 
     embed, output  [vocab, hidden]: the trunk's unless the layer brings its own
     collapse       mixes the streams down before `norm`; None where there is one
+    d2t            int64 [draft], ascending: the token of each row of `output` [draft, hidden], where it is reduced to a
+                   draft vocabulary; None: row i is token i
     """
 
     fuse: Tensor
@@ -63,6 +68,33 @@ class HeadLayer:
     embed: Weight
     output: Weight
     collapse: Callable[[Tensor], Tensor] | None = None
+    d2t: Tensor | None = None
+
+    @property
+    def vocabulary(self) -> DraftVocabulary:
+        """The tokens it can draft."""
+        size = self.embed.shape[0]
+        ids = torch.arange(size) if self.d2t is None else self.d2t.cpu()
+        return DraftVocabulary(Absolute(ids.numpy()), size)
+
+    def over(self, vocabulary: DraftVocabulary) -> HeadLayer:
+        """The layer reduced to a draft vocabulary: those rows of the output matrix, no new values.
+
+        Raises InputError when a token has no row (the layer is reduced already), or another vocabulary is meant.
+        """
+        ours = self.vocabulary
+        if vocabulary.size != ours.size:
+            raise InputError(
+                f"the draft vocabulary is of {vocabulary.size} tokens, the model has {ours.size}",
+                hint="make it for this model: mtptools prune-vocab --help",
+            )
+        rows = vocabulary.within(ours)
+        picked = self.output
+        if isinstance(picked, Packed):
+            picked = picked.picked(rows.runs())
+        else:
+            picked = picked[torch.tensor(rows.ids, device=picked.device)]
+        return replace(self, output=picked, d2t=torch.tensor(vocabulary.ids, device=self.norm.device))
 
     def swapped(self) -> HeadLayer:
         """With the halves of the fusion matrix swapped."""
@@ -112,8 +144,27 @@ class Head:
         return post, post if self.wiring.recycle == "post" and streams == 1 else pre
 
     def logits(self, states: Tensor, index: int = 0) -> Tensor:
-        """Float32 [rows, vocab] from layer `index`'s states."""
-        return self.arithmetic.logits(states, self.layers[index].output)
+        """Float32 [rows, vocab] from layer `index`'s states; -inf for tokens outside of its draft vocabulary."""
+        layer = self.layers[index]
+        drafted = self.arithmetic.logits(states, layer.output)
+        if layer.d2t is None:
+            return drafted
+        every = drafted.new_full((drafted.shape[0], layer.embed.shape[0]), -inf)
+        return every.index_copy_(1, layer.d2t, drafted)
+
+    @property
+    def reduced(self) -> bool:
+        """Does it draft over less than the whole vocabulary?"""
+        return any(layer.d2t is not None for layer in self.layers)
+
+    def over(self, vocabulary: DraftVocabulary) -> Head:
+        """The head reduced to a draft vocabulary, see `HeadLayer.over`. Layers that share an output matrix still do."""
+        layers: list[HeadLayer] = []
+        for layer in self.layers:
+            pairs = zip(self.layers, layers, strict=False)
+            twin = next((done for before, done in pairs if before.output is layer.output), None)
+            layers.append(layer.over(vocabulary) if twin is None else replace(layer, output=twin.output, d2t=twin.d2t))
+        return replace(self, layers=tuple(layers))
 
     def rewired(self, **changes: object) -> Head:
         return replace(self, wiring=replace(self.wiring, **changes))  # type: ignore[arg-type]  # names of HeadWiring

@@ -7,7 +7,7 @@ memory is one decoded matrix at a time (of experts: one expert); the file is map
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -37,6 +37,11 @@ class Packed:
         out = torch.empty(self.shape, dtype=self.dtype, device=self.device)
         fill(out.view(-1, self.shape[-1]), self.parts, self.where)
         return out
+
+    def picked(self, runs: Sequence[tuple[int, int]]) -> Packed:
+        """The rows [start, stop) of every run, in order; of a matrix."""
+        parts = tuple(part for start, stop in runs for part in _cut(self.parts, start, stop))
+        return replace(self, parts=parts, shape=(sum(stop - start for start, stop in runs), self.shape[1]))
 
     def equals(self, other: Tensor) -> bool:
         """Has a matrix in memory the same values? A part of the rows at a time, up to the first that differ."""

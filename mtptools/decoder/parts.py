@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from mtptools.codecs import decode
 from mtptools.errors import CorruptError
 from mtptools.tensors import Tensor
+from mtptools.vocab.maps import DraftVocabulary
 
 __all__ = ["Part", "Scope", "WeightSource", "fill"]
 
@@ -77,6 +78,12 @@ class WeightSource(Protocol):
     """MTP layers that are there (not: declared)."""
 
     where: Path
+
+    sidecar: bool
+    """There is no trunk in it: a sidecar."""
+
+    def vocabulary(self) -> DraftVocabulary | None:
+        """What the head is reduced to; None where it is not. Raises CorruptError, InputError."""
 
     def has(self, scope: Scope, role: str) -> bool: ...
 

@@ -6,7 +6,7 @@ nothing of the trunk's, and every head meets the same text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import hypot, inf, sqrt
@@ -19,7 +19,16 @@ from mtptools.decoder.speculate import decode_plain
 from mtptools.decoder.trace import DraftCounts, Trace
 from mtptools.errors import UsageError
 
-__all__ = ["Measured", "difference_error", "freedom", "length_error", "measure_head", "passages", "plain_traces"]
+__all__ = [
+    "Measured",
+    "difference_error",
+    "freedom",
+    "length_error",
+    "measure_head",
+    "passages",
+    "plain_traces",
+    "rate_difference_error",
+]
 
 PAIRED: Final = 4
 """Prompts from which on errors are taken prompt by prompt: the spread of fewer says little."""
@@ -57,16 +66,24 @@ class Measured:
 
 
 def plain_traces(
-    model: Model, prompts: Sequence[Sequence[int]], n_tokens: int, progress: Progress | None = None
+    model: Model,
+    prompts: Sequence[Sequence[int]],
+    n_tokens: int,
+    progress: Progress | None = None,
+    *,
+    stop: Collection[int] = (),
 ) -> list[Trace]:
-    """Greedy text after every prompt, with the trunk's states. Raises UsageError for what cannot be decoded."""
+    """Greedy text after every prompt, with the trunk's states. Raises UsageError for what cannot be decoded.
+
+    stop  token ids that end a text
+    """
     if not prompts or n_tokens < 3:
-        raise UsageError("a sweep needs a prompt and at least 3 tokens", hint="--tokens 64")
+        raise UsageError("measuring heads needs a prompt and at least 3 tokens", hint="--tokens 64")
     say = progress or (lambda _: None)
     traces = []
     for number, ids in enumerate(prompts, 1):
         say(f"the trunk's own text: prompt {number} of {len(prompts)}")
-        traces.append(decode_plain(model, ids, n_tokens, keep_states=True))
+        traces.append(decode_plain(model, ids, n_tokens, keep_states=True, stop=stop))
     return traces
 
 
@@ -102,6 +119,20 @@ def difference_error(one: Measured, other: Measured) -> float:
     return hypot(error, 1 / max(one.acceptance.steps, 1))
 
 
+def rate_difference_error(one: Measured, other: Measured) -> float:
+    """As `difference_error`, of the rates: accepted drafts by all drafts. Never less than a draft in all of them."""
+    if hypot(one.error, other.error) == inf:
+        return inf
+    if len(one.counts) >= PAIRED:
+        pairs = zip(_rate_residuals(one), _rate_residuals(other), strict=True)
+        error = _spread([a - b for a, b in pairs])
+    else:  # hits of a step by drafts of a step
+        error = hypot(
+            *(length_error(m.acceptance) * m.acceptance.steps / sum(m.acceptance.drafted) for m in (one, other))
+        )
+    return hypot(error, 1 / sum(one.acceptance.drafted))
+
+
 def freedom(one: Measured, other: Measured) -> int:
     """Degrees of freedom of `difference_error`: prompts less one; of few prompts, steps less one."""
     n = len(one.counts)
@@ -118,6 +149,12 @@ def _residuals(one: Measured) -> list[float]:
     """What each prompt moves the mean length by."""
     whole = one.acceptance
     return [(part.emitted - whole.mean_length * part.steps) / max(whole.steps, 1) for part in one.counts]
+
+
+def _rate_residuals(one: Measured) -> list[float]:
+    """What each prompt moves the rate by."""
+    whole = one.acceptance
+    return [(sum(part.accepted) - whole.rate * sum(part.drafted)) / sum(whole.drafted) for part in one.counts]
 
 
 def passages(texts: Sequence[Sequence[int]], size: int, count: int, start: Sequence[int] = ()) -> list[list[int]]:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mtptools.checkpoint import Checkpoint
+from mtptools.decoder.draft_map import D2T, T2D, gguf_map
 from mtptools.decoder.key_heads import JOINED, pick
 from mtptools.decoder.names_gguf import FUSION, GGUF_BLOCK, GGUF_TOP
 from mtptools.decoder.names_v4 import GGUF_STREAMS
@@ -21,6 +22,7 @@ from mtptools.decoder.parts import Part, Scope
 from mtptools.errors import MissingRoleError
 from mtptools.hparams import HParams
 from mtptools.quantized import beside, companions, logical
+from mtptools.vocab.maps import DraftVocabulary
 
 __all__ = ["GgufWeights", "gguf_columns", "tiled_heads"]
 
@@ -64,6 +66,11 @@ class GgufWeights:
         while any(name.startswith(f"blk.{self.hparams.n_layers + depth}.") for name in ckpt):
             depth += 1
         self.head_depth = depth
+        self.sidecar = not any(name.startswith("blk.0.") for name in ckpt)
+
+    def vocabulary(self) -> DraftVocabulary | None:
+        self.used.add(D2T)
+        return gguf_map(self.tensors, self.hparams.vocab_size, self.where)
 
     def _name(self, scope: Scope, role: str) -> str:
         kind, number = scope
@@ -148,6 +155,8 @@ class GgufWeights:
 
     def leftover(self, kind: str) -> list[str]:
         def belongs(name: str) -> bool:
+            if name in (D2T, T2D):
+                return kind == ("head" if self.head_depth else "layer")
             if not name.startswith("blk."):
                 return kind == "layer" and name not in GGUF_STREAMS.values()
             number = name.split(".", 2)[1]

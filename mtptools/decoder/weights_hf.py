@@ -10,14 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mtptools.checkpoint import Checkpoint
+from mtptools.decoder.draft_map import D2T, T2D, hf_map
 from mtptools.decoder.key_heads import JOINED, pick
 from mtptools.decoder.names_gguf import GGUF_BLOCK
 from mtptools.decoder.names_hf import HF_NAMES
 from mtptools.decoder.parts import Part, Scope
-from mtptools.errors import MissingRoleError
+from mtptools.errors import InputError, MissingRoleError
 from mtptools.quantized import companions, stored_name, values_of
 from mtptools.tensors import Tensor
 from mtptools.views import reshaped
+from mtptools.vocab.maps import DraftVocabulary
 
 __all__ = ["HfWeights"]
 
@@ -44,6 +46,20 @@ class HfWeights:
         self.trunk_prefix = next((p for p in self.names.prefixes if self._anything(p)), "model.")
         self.head_prefixes = self._head_prefixes()
         self.head_depth = len(self.head_prefixes)
+        self.sidecar = not self.has(("layer", 0), "mixer_norm")
+
+    def vocabulary(self) -> DraftVocabulary | None:
+        found = hf_map(self.ckpt, self.hparams.vocab_size, self.where)
+        if found is None:
+            return None
+        if not self.sidecar:
+            raise InputError(
+                f"a draft vocabulary of {len(found)} tokens beside a whole model: its lm_head cannot be both matrices",
+                where=self.where,
+                hint="a reduced head is a folder of its own here: mtptools prune-vocab --help",
+            )
+        self.used.update((D2T, T2D))
+        return found
 
     def _anything(self, prefix: str) -> bool:
         return prefix + self.names.top["embed"] in self.ckpt or any(
@@ -157,6 +173,8 @@ class HfWeights:
         tied = self.names.output if self.hparams.tie_embeddings else ()  # releases may ship the copy all the same
 
         def belongs(name: str) -> bool:
+            if name in (D2T, T2D):
+                return kind == ("head" if self.head_depth else "layer")
             if name.startswith(heads):
                 return kind == "head"
             return kind == "layer" and name not in tied and not name.startswith(self.ckpt.family.hf_ignored)

@@ -9,7 +9,7 @@ from mtptools.checkpoint import Checkpoint
 from mtptools.errors import UsageError
 from mtptools.head import Found, Head, find_trunk, trunk_layers
 from mtptools.ops.declare import changes_between, hf_with_depth, to_json_bytes
-from mtptools.ops.donor import complete_head, doubts, kinds_of, renamed, require_shapes
+from mtptools.ops.donor import complete_head, doubts, kinds_of, renamed, require_full, require_shapes
 from mtptools.ops.exact import require_lossless, statement
 from mtptools.ops.head_types import HeadTypes
 from mtptools.ops.render import Place, as_stored, gguf_entries, gguf_entry, named, safetensors_entries
@@ -47,6 +47,7 @@ def convert_head(
         raise UsageError(
             f"llama.cpp has no architecture for {source.family.title}", where=source.path, hint="--to hf or --to mlx"
         )
+    require_full(source)
     heads = complete_head(source)
     require_shapes(source)
     shared = [] if bare else [found for role, layer, found in find_trunk(source) if layer is None and found is not None]

@@ -13,6 +13,7 @@ from mtptools.ops.render import Place, as_stored, gguf_entries, place_of, safete
 from mtptools.ops.style import EXPERTS, Style
 from mtptools.plan import Entry
 from mtptools.quantized import COMPANIONS
+from mtptools.vocab.stored import map_names
 
 __all__ = [
     "complete_head",
@@ -21,6 +22,7 @@ __all__ = [
     "is_quantized",
     "kinds_of",
     "renamed",
+    "require_full",
     "require_shapes",
     "require_trunk",
 ]
@@ -74,6 +76,16 @@ def doubts(ckpt: Checkpoint) -> list[str]:
     """Facts about values that a conversion takes over as they are, right or wrong."""
     rows = [*validate_norms.values(ckpt), *validate_norms.judge_head(ckpt, validate_norms.trunk_means(ckpt))]
     return [f"as in the source, see mtptools validate: {what}" for what, _, _ in rows]
+
+
+def require_full(ckpt: Checkpoint) -> None:
+    """Refuse a head that drafts over a part of the vocabulary. Raises InputError."""
+    if map_names(ckpt):
+        raise InputError(
+            "its head is reduced to a draft vocabulary, which is not carried into another dialect",
+            where=ckpt.path,
+            hint="convert the head it was made from and prune that, or give it back: prune-vocab --restore DONOR",
+        )
 
 
 def require_trunk(ckpt: Checkpoint) -> None:

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import replace
 
 from mtptools.checkpoint import Checkpoint
-from mtptools.codecs import CODECS
 from mtptools.containers.safetensors import INDEX_NAME
 from mtptools.errors import MissingHeadError
 from mtptools.gguf_blocks import trunk_blocks
-from mtptools.head import find_trunk, head_names
+from mtptools.head import head_names, is_sidecar
 from mtptools.ops.declare import (
     changes_between,
     gguf_changes,
     gguf_with_depth,
     hf_with_depth,
-    shard_metadata,
     to_json_bytes,
 )
 from mtptools.ops.donor import complete_head, require_trunk
 from mtptools.ops.folder import NOT_INDEXED, index_json, left_out, loose_facts, side_files
+from mtptools.ops.head_alone import head_alone, shared_names
+from mtptools.ops.prune_vocab import prune_vocab
 from mtptools.ops.quant_own import is_own, own_config
 from mtptools.ops.shards import gguf_shards, keep, safetensors_shards, unindexed
-from mtptools.plan import Dropped, Entry, Input, OutFile, Plan
+from mtptools.plan import Dropped, Input, Plan
 from mtptools.quantized import COMPANIONS
+from mtptools.vocab.stored import draft_vocabulary, map_names
 
 __all__ = ["extract", "strip"]
-
-# What llama.cpp loads beside the head's block from a file given with -md (qwen35.cpp: token_embd and output_norm are
-# required, output where it is not tied).
-GGUF_SHARED: Final = ("token_embd.weight", "output_norm.weight", "output.weight")
 
 
 def extract(source: Checkpoint, out_name: str, *, bare: bool = False) -> Plan:
@@ -39,44 +36,19 @@ def extract(source: Checkpoint, out_name: str, *, bare: bool = False) -> Plan:
     GGUF  the whole metadata, the head's blocks, and the shared roles llama.cpp loads with `-md`
     HF    a folder with config.json, tokenizer, the head, embeddings and output matrix: a separate draft for vLLM
     bare  the head's own tensors alone: a donor, about a tenth of the size, loadable by nothing
+
+    A reduced head out of a file with a trunk gets the form that reduced sidecars have, see `prune_vocab`.
     """
     heads = complete_head(source)
-    names = {name for head in heads for name in head.names}
-    wanted = names | (set() if bare else set(_shared(source)))
-    entries = tuple(
-        Entry(n, source[n], source[n].codec, "source", (n,), head=n in names) for n in source if n in wanted
-    )
-    dropped = tuple(Dropped("source", name, "trunk") for name in source if name not in wanted)
-    inputs = (Input("source", source),)
-    facts: tuple[str, ...] = ("bare: a donor for graft, not loadable by a runtime",) if bare else ()
-    if source.dialect == "gguf":
-        arch, n_trunk = source.family.gguf_arch, trunk_blocks(source)
-        metadata = gguf_with_depth(source.metadata, arch, n_trunk, len(heads), source.metadata, n_trunk)
-        metadata = shard_metadata(metadata, 0, 1, len(entries))
-        file = OutFile(out_name, "gguf", metadata, entries, source.files[0].alignment)
-        changes = tuple(gguf_changes(source, metadata))
-        return Plan("extract", inputs, (file,), dropped=dropped, changes=changes, facts=facts)
-    config = hf_with_depth(source.config, source.family, len(heads))
-    if "quantization_config" in config and all(CODECS[e.source.codec].kind == "float" for e in entries):
-        del config["quantization_config"]
-        facts += ("quantization_config is left out: every tensor of the sidecar is float",)
-    facts += tuple(left_out(source))
-    file = OutFile("model.safetensors", "safetensors", {"format": "mlx" if source.dialect == "mlx" else "pt"}, entries)
-    made = {"config.json": to_json_bytes(config)}
-    # hf_quant_config.json is read where config.json says nothing: a float sidecar must not bring it.
-    unwanted = {INDEX_NAME} | ({"hf_quant_config.json"} if "quantization_config" not in config else set())
-    side = tuple(s for s in side_files(source, made) if s.name not in unwanted)
-    changes = tuple(changes_between(source.config, config))
-    return Plan("extract", inputs, (file,), side, dropped, changes, facts, folder=True)
-
-
-def _shared(source: Checkpoint) -> tuple[str, ...]:
-    """Names of what a runtime loads beside a head, scales included."""
-    if source.dialect == "gguf":
-        return GGUF_SHARED
-    wanted = ("token_embd.weight", "output.weight")
-    shared = (found for role, layer, found in find_trunk(source) if layer is None and role.name in wanted)
-    return tuple(name for found in shared if found is not None for name in found.names)
+    vocabulary = draft_vocabulary(source)
+    if vocabulary is not None and not bare and not is_sidecar(source):
+        return replace(prune_vocab(source, vocabulary, out_name, sidecar=True, keep_embeddings=True), verb="extract")
+    names = {name for head in heads for name in head.names} | set(map_names(source))
+    wanted = names | (set() if bare else set(shared_names(source)))
+    kept = keep(source, "source", [name for name in source if name in wanted])
+    entries = [replace(entry, head=entry.name in names) for entry in kept]
+    facts = ("bare: a donor for graft, not loadable by a runtime",) if bare else ()
+    return head_alone("extract", source, len(heads), entries, out_name, facts, vocabulary=vocabulary)
 
 
 def strip(source: Checkpoint, out_name: str, *, link: bool = False) -> Plan:
@@ -85,7 +57,7 @@ def strip(source: Checkpoint, out_name: str, *, link: bool = False) -> Plan:
     link  files in which nothing changes become hard links to the source's
     """
     require_trunk(source)
-    head = set(head_names(source))
+    head = {*head_names(source), *map_names(source)}
     if not head and not source.hparams.depth:
         raise MissingHeadError(
             "no head to strip: none is declared and none is there", where=source.path, hint="it is a trunk already"

@@ -10,7 +10,7 @@ from mtptools.checkpoint import Checkpoint, File
 from mtptools.codecs import CODECS
 from mtptools.containers.gguf import Metadata
 from mtptools.containers.safetensors import INDEX_NAME
-from mtptools.errors import InputError, UsageError, typed
+from mtptools.errors import IncompatibleError, InputError, UsageError, typed
 from mtptools.gguf_blocks import trunk_blocks
 from mtptools.head import Head, head_names, trunk_layers
 from mtptools.importance import Importance
@@ -32,11 +32,15 @@ from mtptools.ops.folder import NOT_INDEXED, index_json, left_out, loose_facts, 
 from mtptools.ops.head_types import HeadTypes, mixture_of, type_facts, used_by
 from mtptools.ops.mlx_config import with_head
 from mtptools.ops.own_output import OUTPUT, own_outputs
+from mtptools.ops.prune_vocab import RUNTIMES
 from mtptools.ops.quant_config import Module, cover_modelopt
 from mtptools.ops.quantize_hf import declared
+from mtptools.ops.reduced import map_entries, with_outputs
 from mtptools.ops.shards import gguf_shards, keep, safetensors_shards, unindexed
 from mtptools.ops.style import Experts, Style
 from mtptools.plan import Dropped, Entry, Input, OutFile, Plan
+from mtptools.vocab.maps import DraftVocabulary
+from mtptools.vocab.stored import draft_vocabulary, map_names
 
 __all__ = ["graft"]
 
@@ -77,7 +81,7 @@ def graft(
     """
     heads = complete_head(donor)
     require_trunk(trunk)
-    standing = head_names(trunk)
+    standing = (*head_names(trunk), *map_names(trunk))
     if standing:
         raise InputError(
             f"the trunk has a head already ({len(standing)} tensors, {standing[0]} …)",
@@ -92,11 +96,14 @@ def graft(
         )
     if trunk.hparams.depth:
         facts.append(f"the trunk declared {trunk.hparams.depth} MTP layer(s) it did not hold; now it holds them")
+    vocabulary = _reduced(trunk, donor, facts)
+    if vocabulary is not None:
+        heads = with_outputs(donor, heads)
     style = Style.asked(head_type, norm_type, experts, roles=roles, own_output=own_output)
     if experts is not None and trunk.dialect != "hf":
         raise UsageError(f"{trunk.dialect} stacks experts", where="--experts", hint="leave it out")
     if trunk.dialect == "gguf":
-        plan = _gguf(trunk, donor, heads, out_name, style, importance, facts, link=link)
+        plan = _gguf(trunk, donor, heads, out_name, style, importance, facts, vocabulary, link=link)
     else:
         if importance is not None:
             raise UsageError("types of safetensors take no importance", where="--imatrix", hint="leave it out")
@@ -119,6 +126,7 @@ def _gguf(
     style: Style,
     importance: Importance | None,
     facts: list[str],
+    vocabulary: DraftVocabulary | None,
     *,
     link: bool,
 ) -> Plan:
@@ -138,6 +146,8 @@ def _gguf(
         own = {entry.name: entry for entry in own_outputs(trunk, donor, heads, n_trunk, types)}
         head = [*(entry for entry in head if entry.name not in own), *own.values()]
     facts += type_facts(heads, head, importance)
+    if vocabulary is not None:
+        head += map_entries("gguf", vocabulary, "donor", map_names(donor))
     if not all(entry.passes for entry in head):
         facts += statement(head)
     metadata = gguf_with_depth(
@@ -158,6 +168,25 @@ def _gguf(
         facts=tuple(facts),
         used=used_by(head, importance),
     )
+
+
+def _reduced(trunk: Checkpoint, donor: Checkpoint, facts: list[str]) -> DraftVocabulary | None:
+    """What a reduced head of the donor drafts. Raises InputError where the trunk's file has no place for it."""
+    vocabulary = draft_vocabulary(donor)
+    if vocabulary is None:
+        return None
+    if trunk.dialect != "gguf" or all(role.name != OUTPUT for role in trunk.family.head):
+        raise InputError(
+            f"the donor's head drafts {len(vocabulary)} of {vocabulary.size} tokens, and a trunk's file of "
+            f"{trunk.family.title} in the {trunk.dialect} dialect has no place for its matrix",
+            where=donor.path,
+            hint="graft the head it was made from, or give it back: prune-vocab --restore DONOR",
+        )
+    if vocabulary.size != trunk.hparams.vocab_size:
+        what = f"vocabulary size: trunk {trunk.hparams.vocab_size}, draft map of the donor {vocabulary.size}"
+        raise IncompatibleError("the donor's draft vocabulary is of another model", [what], where=donor.path)
+    facts += [f"draft vocabulary: {len(vocabulary)} of {vocabulary.size} tokens", RUNTIMES["bundled"]]
+    return vocabulary
 
 
 def _require_reader(trunk: Checkpoint, facts: list[str]) -> None:

@@ -8,8 +8,11 @@ from typing import Any
 from mtptools.checkpoint import Checkpoint
 from mtptools.errors import InputError
 from mtptools.head import Found, find_head, head_names, layers_of
+from mtptools.ops.reduced import Matrix
+from mtptools.ops.validate_vocab import matrices
 from mtptools.receipt import load_inside
 from mtptools.tokens import tokenizer_facts
+from mtptools.vocab.stored import raw
 
 __all__ = ["inspect"]
 
@@ -61,6 +64,31 @@ def _is_embedding(name: str) -> bool:
     return last == "weight" and module.rpartition(".")[2] in _EMBEDDINGS and not name.startswith("blk.")
 
 
+def _draft_vocabulary(ckpt: Checkpoint) -> dict[str, Any] | None:
+    """The tokens a reduced head drafts over; None for a whole one.
+
+    bytes        of the reduced matrices with their scales
+    whole_bytes  of the whole ones that they stand for, in the same type
+    damaged      validate says how; first and last are None when d2t is no list of ids
+    """
+    found = raw(ckpt)
+    if found is None:
+        return None
+    ids = found.ids
+    sizes = [(one.stored.tensor.shape, one.nbytes) for one in (Matrix(ckpt, each, True) for each in matrices(ckpt))]
+    return {
+        "tokens": found.rows,
+        "of": found.size,
+        "share": found.rows / found.size,
+        "written_as": found.kind,
+        "first": None if ids is None else int(ids[0]),
+        "last": None if ids is None else int(ids[-1]),
+        "bytes": sum(nbytes for _, nbytes in sizes),
+        "whole_bytes": sum(nbytes * found.size // shape[0] for shape, nbytes in sizes if shape and shape[0]),
+        "damaged": bool(found.problems),
+    }
+
+
 def _of_family(ckpt: Checkpoint) -> dict[str, Any]:
     family, hparams = ckpt.family, ckpt.hparams
     names = set(head_names(ckpt))
@@ -74,6 +102,7 @@ def _of_family(ckpt: Checkpoint) -> dict[str, Any]:
         "trunk_layers": hparams.n_layers,
         "declared": {"depth": hparams.depth, "vocab_size": hparams.vocab_size, "hidden_size": hparams.hidden_size},
         "sizes": {"trunk": total - head_bytes - shared, "embeddings": shared, "head": head_bytes},
+        "draft_vocabulary": _draft_vocabulary(ckpt),
         "wiring": {
             "concat": family.wiring.concat,
             "tap": family.wiring.tap,

@@ -19,10 +19,12 @@ from mtptools.errors import CodecError, MissingExtraError
 from mtptools.head import Found, find_head, find_trunk, head_names, layers_of, within_head
 from mtptools.ops.diff import digest
 from mtptools.ops.lineage_encoded import Again
+from mtptools.ops.lineage_reduced import to_same_roles
 from mtptools.ops.own_output import OUTPUT
 from mtptools.receipt import identity, load_beside, load_inside
 from mtptools.recode import recoded
 from mtptools.tensors import Tensor, read_blob
+from mtptools.vocab.stored import draft_vocabulary, map_names
 
 __all__ = ["Lineage", "lineage"]
 
@@ -117,7 +119,7 @@ def _sha256(ckpt: Checkpoint, name: str) -> str:
 
 
 def _trunk(ckpt: Checkpoint, trunk: Checkpoint, progress: Progress) -> Lineage:
-    head = {*head_names(ckpt), *head_names(trunk)}
+    head = {*head_names(ckpt), *head_names(trunk), *map_names(ckpt), *map_names(trunk)}
     ours, theirs = [n for n in ckpt if n not in head], [n for n in trunk if n not in head]
     wrong = list({*ours} ^ {*theirs})
     files = {file.path: _inode(file.path) for one in (ckpt, trunk) for file in one.files}
@@ -145,7 +147,8 @@ def _same_place(left: Tensor, right: Tensor, inodes: Mapping[Path, tuple[int, in
 
 def _donor(ckpt: Checkpoint, donor: Checkpoint, progress: Progress) -> Lineage:
     """Head tensors against the donor's: the same bytes, or the bytes that the same conversion gives again."""
-    as_stored = _by_stored_names(ckpt, donor, progress)
+    vocabulary = draft_vocabulary(ckpt)
+    as_stored = None if vocabulary is not None else _by_stored_names(ckpt, donor, progress)
     if as_stored is not None:
         return as_stored
     same, made, apart = 0, 0, dict[str, list[float]]()
@@ -156,6 +159,8 @@ def _donor(ckpt: Checkpoint, donor: Checkpoint, progress: Progress) -> Lineage:
         ours, theirs = find_head(ckpt, layer), find_head(donor, layer)
         if ours is None or theirs is None:
             return Lineage("donor", "fail", f"no head in {(ckpt if ours is None else donor).path.name}")
+        if vocabulary is not None:
+            ours, theirs = to_same_roles(ckpt, donor, ours, theirs, vocabulary)
         own = {OUTPUT: base} if (base := _output(ckpt)) is not None and OUTPUT not in theirs.roles else {}
         missing = sorted(set(ours.roles) ^ {*theirs.roles, *(own if OUTPUT in ours.roles else ())})
         if missing:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from mtptools.checkpoint import Checkpoint, File
+from mtptools.checkpoint import Checkpoint
 from mtptools.codecs import CODECS
 from mtptools.containers.gguf import Metadata
 from mtptools.containers.gguf_values import scalar_value
@@ -20,7 +20,7 @@ from mtptools.ops.head_types import HeadTypes, mixture_of, type_facts, used_by
 from mtptools.ops.own_output import OUTPUT, own_outputs
 from mtptools.ops.quantize_hf import quantize_safetensors
 from mtptools.ops.render import gguf_entries, gguf_entry
-from mtptools.ops.shards import gguf_shards, keep
+from mtptools.ops.shards import gguf_shards, with_made
 from mtptools.ops.style import Style
 from mtptools.plan import Entry, Input, Plan
 from mtptools.receipt import KEY_PREFIX
@@ -69,7 +69,7 @@ def _gguf(
     entries |= {entry.name: entry for entry in _of_sidecar(source, shared, types)}
     if style.own_output and all(found.role.name != OUTPUT_BESIDE for found in shared):
         entries |= {entry.name: entry for entry in own_outputs(source, source, heads, first, types)}
-    groups = _by_file(source, entries)
+    groups = with_made(source, LABEL, entries)
     head = [entry for _, group in groups for entry in group if entry.name in entries]
     facts += type_facts(heads, head, importance)
     if style.own_output is not None:
@@ -88,17 +88,6 @@ def _whose_output(heads: Sequence[Head], shared: Sequence[Found]) -> str:
     if all(OUTPUT in head.roles for head in heads):
         return "own output: the one that the head has, in another type; it is not made from the trunk's"
     return "own output: made from the trunk's"
-
-
-def _by_file(source: Checkpoint, made: Mapping[str, Entry]) -> list[tuple[File, list[Entry]]]:
-    """The source's files with what is made in its place; what is new goes behind the last of the head."""
-    out: list[tuple[File, list[Entry]]] = []
-    for file in source.files:
-        kept = keep(source, LABEL, file.names)
-        out.append((file, [made.get(entry.name, entry) for entry in kept]))
-    last = [entries for _, entries in out if any(entry.head for entry in entries)][-1]
-    last.extend(entry for name, entry in made.items() if name not in source)
-    return out
 
 
 def _metadata(source: Checkpoint, head: Sequence[Entry]) -> Metadata:

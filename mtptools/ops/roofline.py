@@ -23,6 +23,7 @@ from typing import Final
 from mtptools.checkpoint import Checkpoint
 from mtptools.errors import MissingRoleError
 from mtptools.head import find_head, find_trunk, head_names, layers_of
+from mtptools.vocab.stored import map_names
 
 __all__ = ["LEFT_OUT", "Part", "Traffic", "distinct_experts", "traffic"]
 
@@ -107,7 +108,7 @@ def traffic(ckpt: Checkpoint) -> Traffic:
     shared = {role.name: found for role, layer, found in find_trunk(ckpt) if layer is None and found is not None}
     if "token_embd.weight" not in shared:
         raise MissingRoleError("no embedding: what a trunk reads is not known", where=ckpt.path)
-    head = set(head_names(ckpt))
+    head = {*head_names(ckpt), *map_names(ckpt)}
     embed = shared["token_embd.weight"].names
     output = shared["output.weight"].names if "output.weight" in shared else embed
     looked_up = set(embed)

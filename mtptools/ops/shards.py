@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from mtptools.checkpoint import Checkpoint, File, split_name
@@ -13,7 +13,7 @@ from mtptools.ops.declare import shard_metadata
 from mtptools.plan import Entry, OutFile
 from mtptools.receipt import KEY_PREFIX
 
-__all__ = ["gguf_shards", "keep", "safetensors_shards", "unindexed"]
+__all__ = ["gguf_shards", "keep", "safetensors_shards", "unindexed", "with_made"]
 
 ALIGNMENT: Final = 32  # of a GGUF without general.alignment
 SINGLE: Final = "model.safetensors"
@@ -23,6 +23,21 @@ RENAMED: Final = ("model-trunk.safetensors", "model-trunk-whole.safetensors")
 def keep(source: Checkpoint, label: str, names: Sequence[str]) -> tuple[Entry, ...]:
     """Entries that take these tensors as they are."""
     return tuple(Entry(name, source[name], source[name].codec, label, (name,)) for name in names)
+
+
+def with_made(
+    source: Checkpoint, label: str, made: Mapping[str, Entry], dropped: Collection[str] = ()
+) -> list[tuple[File, list[Entry]]]:
+    """The source's files with what is made in the place of what it replaces; what is new goes behind the last of the
+    head, and a file of which nothing is left goes.
+    """
+    out: list[tuple[File, list[Entry]]] = []
+    for file in source.files:
+        kept = keep(source, label, [name for name in file.names if name not in dropped])
+        out.append((file, [made.get(entry.name, entry) for entry in kept]))
+    heads = [entries for _, entries in out if any(entry.head for entry in entries)]
+    (heads or [out[-1][1]])[-1].extend(entry for name, entry in made.items() if name not in source)
+    return [(file, entries) for file, entries in out if entries or file is source.files[0]]
 
 
 def unindexed(source: Checkpoint) -> tuple[str, ...]:

@@ -15,7 +15,14 @@ from mtptools.checkpoint import Checkpoint, Known
 from mtptools.errors import UnknownFamilyError
 from mtptools.families import Family
 from mtptools.head import head_layers, head_names, not_a_head
-from mtptools.ops import validate_config, validate_declared, validate_norms, validate_quant, validate_tensors
+from mtptools.ops import (
+    validate_config,
+    validate_declared,
+    validate_norms,
+    validate_quant,
+    validate_tensors,
+    validate_vocab,
+)
 
 __all__ = ["CHECKS", "Check", "Finding", "Result", "validate"]
 
@@ -97,6 +104,8 @@ CHECKS: Final = (
     Check("tensor-shape", "error", "shapes agree with the config", validate_tensors.shapes),
     Check("expert-layout", "error", "experts are fused or single, not both", validate_tensors.expert_layout, "names"),
     Check("tensor-order", "error", "GGUF data is gapless, in header order", validate_tensors.order),
+    Check("draft-map", "error", "the draft vocabulary agrees with what it is for", validate_vocab.agrees),
+    Check("draft-map-runtime", "warning", "released runtimes load the reduced head", validate_vocab.runtime),
     Check("trunk-norms", "error", "the trunk's norms are in its dialect's convention", validate_norms.trunk),
     Check("trunk-norms-high", "warning", "no 1 was added twice to the trunk's norms", validate_norms.trunk_high),
     Check("head-norms", "error", "the head's norms are in the trunk's convention", validate_norms.head),
@@ -110,7 +119,7 @@ _WITHOUT_TABLES: Final = (
     "tokenizer-size", "tokenizer-hash", "tokenizer-missing", "tensor-order", "head-values",
 )  # fmt: skip
 # Beginnings of the ids of checks that ask for an MTP head: nothing to ask where another kind of drafter stands.
-_OF_A_HEAD: Final = ("head-", "depth-", "layer-", "quantization-", "tensor-")
+_OF_A_HEAD: Final = ("head-", "depth-", "layer-", "quantization-", "tensor-", "draft-")
 _LEVELS: Final[tuple[Known, ...]] = ("config", "names", "values")
 
 

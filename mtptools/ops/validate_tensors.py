@@ -10,10 +10,14 @@ from mtptools.errors import typed
 from mtptools.families import Role
 from mtptools.head import Found, find_head, find_trunk, head_names, is_sidecar, layers_of
 from mtptools.quantized import COMPANIONS
+from mtptools.vocab.stored import D2T, map_names
 
 # Tensors that belong to others: scales beside their weight, and rope factors made by converters.
 _NO_ROLE: Final = (*COMPANIONS, ".rotary_emb.inv_freq", "rope_freqs.weight")
 OPEN: Final = -1
+# What a head drafts with: a matrix of its own, or the one beside it, which in a sidecar is the head's alone.
+_OWN: Final = "nextn.shared_head_head.weight"
+_SHARED: Final = "output.weight"
 Report = Iterator[tuple[str, str, str]]
 
 
@@ -65,7 +69,7 @@ def unknown(ckpt: Checkpoint) -> Report:
                 "llama.cpp refuses a file with one tensor too many: extract the head again with mtptools",
             )
     claimed = {name for _, _, found in find_trunk(ckpt) if found is not None for name in found.names}
-    claimed |= set(head_names(ckpt))
+    claimed |= {*head_names(ckpt), *map_names(ckpt)}
     rest = [
         name
         for name in ckpt
@@ -89,9 +93,19 @@ def _agree(stated: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     return len(left) == len(right) and all(a in (OPEN, b) for a, b in zip(left, right, strict=True))
 
 
+def reduces(ckpt: Checkpoint, role: Role) -> bool:
+    """Is this a matrix of which a draft vocabulary, there being one, keeps some rows?"""
+    return role.name == _OWN or (role.name == _SHARED and is_sidecar(ckpt))
+
+
+def _reduced(ckpt: Checkpoint, role: Role) -> bool:
+    return D2T in ckpt and reduces(ckpt, role)
+
+
 def _stated(ckpt: Checkpoint, role: Role) -> tuple[int, ...]:
     """The shape a role must have; OPEN where the table leaves it open."""
-    return tuple(OPEN if size == "" else ckpt.hparams.size(size) for size in role.shape)
+    shape = tuple(OPEN if size == "" else ckpt.hparams.size(size) for size in role.shape)
+    return (ckpt[D2T].n_values, *shape[1:]) if _reduced(ckpt, role) else shape
 
 
 def _wrong(ckpt: Checkpoint, role: Role, found: Found, where: str) -> tuple[str, str, str] | None:
@@ -102,8 +116,9 @@ def _wrong(ckpt: Checkpoint, role: Role, found: Found, where: str) -> tuple[str,
     shape = found.tensor.shape
     if _agree(_stated(ckpt, role), shape):
         return None
+    says = "d2t and the config say" if _reduced(ckpt, role) else "the config says"
     return (
-        f"{where}{role.name} has shape {list(shape)}, the config says {list(_stated(ckpt, role))}",
+        f"{where}{role.name} has shape {list(shape)}, {says} {list(_stated(ckpt, role))}",
         f"dimensions {', '.join(map(str, role.shape))}; stored as {found.names[0]}",
         "head and config are of different models, or the config was edited",
     )
@@ -117,12 +132,26 @@ def head_shapes(ckpt: Checkpoint) -> Report:
                 yield wrong
 
 
-def shapes(ckpt: Checkpoint) -> Report:
-    yield from head_shapes(ckpt)
+def _every(ckpt: Checkpoint) -> Iterator[tuple[str, Role, Found]]:
+    for where, roles, _ in _layers(ckpt):
+        yield from ((f"{where} ", found.role, found) for found in roles.values())
     for role, layer, standing in find_trunk(ckpt):
-        if standing is None:
-            continue
-        wrong = _wrong(ckpt, role, standing, "" if layer is None else f"layer {layer} ")
+        if standing is not None:
+            yield "" if layer is None else f"layer {layer} ", role, standing
+
+
+def shapes(ckpt: Checkpoint) -> Report:
+    """All but the matrices that d2t tells the rows of."""
+    for where, role, found in _every(ckpt):
+        wrong = None if _reduced(ckpt, role) else _wrong(ckpt, role, found, where)
+        if wrong is not None:
+            yield wrong
+
+
+def reduced_shapes(ckpt: Checkpoint) -> Report:
+    """The matrices that d2t tells the rows of."""
+    for where, role, found in _every(ckpt):
+        wrong = _wrong(ckpt, role, found, where) if _reduced(ckpt, role) else None
         if wrong is not None:
             yield wrong
 

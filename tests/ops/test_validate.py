@@ -87,7 +87,7 @@ def test_missing_roles(gguf: Callable[..., Path], ckpt: Checkpoint) -> None:
 
 def test_unknown_tensors(gguf: Callable[..., Path], ckpt: Checkpoint) -> None:
     last = ckpt.hparams.n_layers
-    assert found(gguf(add={"d2t": np.zeros(4, np.float32)})) == {"tensor-unknown"}
+    assert found(gguf(add={"e2t": np.zeros(4, np.float32)})) == {"tensor-unknown"}
     assert found(gguf(add={f"blk.{last}.nextn.extra.weight": np.ones(4, np.float32)})) == {"tensor-unknown"}
 
 

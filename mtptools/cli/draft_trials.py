@@ -1,0 +1,141 @@
+"""`prune-vocab`: what is decoded, to count it and to measure acceptance on it. The model is loaded once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from mtptools.checkpoint import Checkpoint, open_checkpoint
+from mtptools.cli.output import status
+from mtptools.cli.prune_options import Trying
+from mtptools.cli.verifying import load, require_torch
+from mtptools.decoder import undecodable
+from mtptools.errors import InputError, NoDecoderError, UsageError
+from mtptools.head import is_sidecar
+
+if TYPE_CHECKING:
+    from mtptools.decoder.model import Model
+    from mtptools.decoder.tokenizer import Tokenizer
+    from mtptools.decoder.trace import Trace
+    from mtptools.report.draft_trial import DraftTrial
+    from mtptools.vocab.maps import DraftVocabulary
+
+__all__ = ["Decoding"]
+
+PASSAGE: Final = 128  # tokens of a prompt that is cut out of a text
+PASSAGES: Final = 8  # of a domain
+LOOKED_AT: Final = 200  # held-out pieces of a domain that passages are taken from
+
+
+class Decoding:
+    """Decodes with `ckpt`, or with a sidecar's head on the trunk that was named."""
+
+    def __init__(self, ckpt: Checkpoint, holder: Checkpoint, told: Trying, *, quiet: bool) -> None:
+        self.ckpt, self.holder, self.told, self.quiet = ckpt, holder, told, quiet
+        self.traces: dict[str, list[Trace]] = {}
+
+    def require(self) -> None:
+        """What can be wrong with little is found out first. Raises NoDecoderError, InputError, MissingExtraError."""
+        if is_sidecar(self.ckpt) and self.told.trunk is None:
+            raise InputError(
+                "a sidecar has no trunk to decode with",
+                where=self.ckpt.path,
+                hint="--trunk PATH: the one it drafts for",
+            )
+        if not is_sidecar(self.ckpt) and self.told.trunk is not None:
+            raise UsageError("SRC has a trunk of its own", where="--trunk", hint="leave it out")
+        reason = undecodable(self.ckpt)
+        if reason:
+            raise NoDecoderError(
+                reason,
+                where=self.ckpt.path,
+                hint="acceptance cannot be measured here: choose by coverage, --corpus FILE",
+            )
+        require_torch()
+
+    @cached_property
+    def model(self) -> Model:
+        where = self.told.device, self.told.dtype, self.told.threads
+        if self.told.trunk is None:
+            return load(self.ckpt, None, *where)
+        return load(open_checkpoint(self.told.trunk), self.ckpt, *where)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        from mtptools.decoder.tokenizer import load_tokenizer
+
+        return load_tokenizer(self.holder, self.ckpt.hparams.vocab_size)
+
+    def written(self, prompts: Path) -> dict[str, list[list[int]]]:
+        """Domain to what the trunk writes after these prompts."""
+        from mtptools.prompts import read_prompts, spread
+        from mtptools.report.draft_trial import generated, write_texts
+        from mtptools.vocab.generated import pooled
+
+        self.require()
+        chosen = spread(read_prompts(prompts), self.told.limit)
+        found = pooled([(one.category, self.tokenizer.encode(one.text)) for one in chosen])
+        with status(quiet=self.quiet) as say:
+            texts = write_texts(self.model, found, self.told.tokens, say, stop=self.tokenizer.stop_ids)
+        self.traces = {domain: list(some) for domain, some in texts.items()}
+        return {domain: generated(some) for domain, some in self.traces.items()}
+
+    def trial(self, vocabulary: DraftVocabulary, corpora: Mapping[str, Sequence[Path]]) -> DraftTrial:
+        """Acceptance before and after, on texts that the vocabulary was not made from where there are any."""
+        from mtptools.ops.roofline import traffic
+        from mtptools.report.draft_trial import try_vocabulary, write_texts
+        from mtptools.vocab.generated import held_out
+
+        self.require()
+        texts: Mapping[str, Sequence[Trace]]
+        if self.traces and self.told.prompts is None:
+            texts = {
+                domain: [one for n, one in enumerate(some) if held_out(n, len(some))]
+                for domain, some in self.traces.items()
+            }
+        else:
+            prompts = self._prompts(corpora)
+            with status(quiet=self.quiet) as say:
+                texts = write_texts(self.model, prompts, self.told.tokens, say, stop=self.tokenizer.stop_ids)
+        texts = {domain: some for domain, some in texts.items() if any(len(one.tokens) > 2 for one in some)}
+        with status(quiet=self.quiet) as say:
+            trial = try_vocabulary(self.model, texts, vocabulary, k=self.told.k, progress=say)
+        if is_sidecar(self.ckpt):
+            return trial
+        before = traffic(self.ckpt)
+        outputs = tuple(size * len(vocabulary) // self._rows() + 8 * len(vocabulary) for size in before.outputs)
+        return replace(trial, reads=(before, replace(before, outputs=outputs)))
+
+    def _rows(self) -> int:
+        from mtptools.vocab.stored import draft_vocabulary
+
+        before = draft_vocabulary(self.ckpt)
+        return self.ckpt.hparams.vocab_size if before is None else len(before)
+
+    def _prompts(self, corpora: Mapping[str, Sequence[Path]]) -> dict[str, list[list[int]]]:
+        """Domain to prompts as token ids: those of a file, passages of held-out text, or the built-in set."""
+        from mtptools.prompts import read_prompts, spread
+
+        if corpora and self.told.prompts is None:
+            return {domain: self._passages(paths) for domain, paths in corpora.items()}
+        out: dict[str, list[list[int]]] = {}
+        for one in spread(read_prompts(self.told.prompts), self.told.limit):
+            out.setdefault(one.category or "prompts", []).append(self.tokenizer.encode(one.text))
+        return out
+
+    def _passages(self, paths: Sequence[Path]) -> list[list[int]]:
+        from mtptools.decoder.sweep import passages
+
+        start = self.tokenizer.start
+        ids = [self.tokenizer.encode(text)[len(start) :] for text in islice(_held(paths), LOOKED_AT)]
+        return passages(ids, PASSAGE, self.told.limit or PASSAGES, start)
+
+
+def _held(paths: Sequence[Path]) -> Iterator[str]:
+    from mtptools.vocab.corpus import find, pieces
+
+    return (piece.text for piece in pieces(find(paths)) if piece.held and piece.text.strip())

@@ -1,0 +1,238 @@
+"""`prune-vocab`: from what was typed to the tokens that are kept, with what they cover."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mtptools.checkpoint import Checkpoint
+from mtptools.cli.output import status
+from mtptools.cli.prune_options import Keeping, parse_corpora, parse_weights
+from mtptools.errors import TokenizerError, UsageError
+from mtptools.tokens import tokenizer_facts
+from mtptools.vocab.maps import Absolute, DraftVocabulary
+from mtptools.vocab.stored import draft_vocabulary
+
+if TYPE_CHECKING:
+    from mtptools.decoder.tokenizer import Tokenizer
+    from mtptools.vocab.counting import Counted
+    from mtptools.vocab.coverage import Coverage
+    from mtptools.vocab.ranking import Ranking
+
+__all__ = ["KeepSet", "keep_set", "tokenizer_holder"]
+
+Texts = Mapping[str, Sequence[Sequence[int]]]
+
+
+@dataclass(frozen=True)
+class KeepSet:
+    """The draft vocabulary, and what is known of it.
+
+    origin    what it was made from, for the receipt
+    facts     what was decided, for people
+    counted   the domains counted, none where a list alone was given
+    covered   of this vocabulary, and of others at common sizes
+    """
+
+    vocabulary: DraftVocabulary
+    origin: dict[str, Any]
+    facts: list[str]
+    counted: list[Counted] = field(default_factory=list)
+    ranking: Ranking | None = None
+    weights: dict[str, float] = field(default_factory=dict)
+    covered: Coverage | None = None
+    others: list[Coverage] = field(default_factory=list)
+
+
+def tokenizer_holder(ckpt: Checkpoint, path: Path | None) -> Checkpoint:
+    """The checkpoint whose tokenizer is the model's: itself, or a folder or GGUF that was named."""
+    if path is None:
+        return ckpt
+    from mtptools.checkpoint import open_checkpoint
+
+    if path.suffix == ".gguf":
+        return open_checkpoint(path)
+    folder = path if path.is_dir() else path.parent
+    if not (folder / "tokenizer.json").is_file():
+        raise TokenizerError(
+            "no tokenizer.json there", where=folder, hint="--tokenizer FOLDER, where the model's tokenizer.json is"
+        )
+    files = tuple(sorted(one.relative_to(folder) for one in folder.iterdir() if one.is_file()))
+    return Checkpoint(
+        path=folder, container="safetensors", dialect="hf", files=(), tensors={}, folder=folder, side_files=files
+    )
+
+
+def keep_set(
+    ckpt: Checkpoint, holder: Checkpoint, told: Keeping, written: Callable[[Path], Texts], *, quiet: bool
+) -> KeepSet:
+    """Choose the tokens.
+
+    holder   has the tokenizer
+    written  decodes after the prompts of a file: domain to the texts that the model wrote, every fifth held out
+
+    Raises what reading, counting and decoding raise; UsageError where nothing says what to keep.
+    """
+    size, before = ckpt.hparams.vocab_size, draft_vocabulary(ckpt)
+    corpora, weights = parse_corpora(told.corpora), parse_weights(told.weights)
+    tokens = tokenizer_facts(holder)
+    given = _given(told, size, None if tokens is None else tokens.digest)
+    if given is None and not corpora and told.from_model is None:
+        if before is not None and told.size is None:
+            return KeepSet(before, {"source": ckpt.path.name}, [])
+        raise UsageError(
+            "nothing says which tokens to keep",
+            where="--size" if told.size else None,
+            hint="--size 64k --corpus FILE (more than one kind of text), --from-model PROMPTS, or --ids FILE",
+        )
+    tokenizer = _tokenizer(holder, size) if corpora or told.from_model is not None or not told.as_given else None
+    always = _always(holder, tokenizer, told) if tokenizer is not None else {}
+    origin: dict[str, Any] = {"tokenizer_sha256": None if tokens is None else tokens.digest, "always_kept": len(always)}
+    if given is not None and told.ids is not None:
+        origin["ids"] = told.ids.name
+    counted = _counted(corpora, tokenizer, size, told, written, quiet=quiet) if corpora or told.from_model else []
+    origin["domains"] = [
+        {"domain": one.domain, "documents": one.documents, "bytes": one.nbytes, "tokens": _total(one)}
+        for one in counted
+    ]
+    if given is not None and (told.size is None or not counted):
+        if told.size is not None:
+            raise UsageError(
+                "a list is taken whole: what comes next in it, nothing says",
+                where="--size",
+                hint="leave it out, or count text to fill up with: --corpus FILE",
+            )
+        facts, vocabulary = _list_facts(given, always, before)
+        return _with_coverage(KeepSet(vocabulary, origin, facts, counted, None, weights))
+    from mtptools.vocab.ranking import auto, chosen, parse_size, rank
+
+    kept = {*always, *(given.ids.tolist() if given is not None else ())}
+    ranking = rank(counted, weights, kept, size, before)
+    asked = parse_size(told.size or "auto")
+    n = auto(counted, ranking, weights) if asked is None else asked
+    facts = [f"always kept: {len(always)} tokens ({_reasons(always)})"] if always else []
+    if asked is None:
+        facts.append(f"size {n}: the smallest multiple of 1024 that covers 99.5 % of every domain's held-out text")
+    return _with_coverage(KeepSet(chosen(ranking, n), origin, facts, counted, ranking, weights))
+
+
+def _total(one: Counted) -> int:
+    return int(one.train.sum() + one.held.sum())
+
+
+def _given(told: Keeping, size: int, digest: str | None) -> DraftVocabulary | None:
+    if told.ids is None:
+        if told.ids_as is not None:
+            raise UsageError("it says what the numbers of --ids are", where="--ids-as", hint="--ids FILE")
+        return None
+    from mtptools.vocab.mapfiles import read_ids
+
+    return read_ids(told.ids, size, tokenizer_sha256=digest, kind=told.ids_as)  # type: ignore[arg-type]  # a click.Choice
+
+
+def _tokenizer(holder: Checkpoint, size: int) -> Tokenizer:
+    from mtptools.decoder.tokenizer import load_tokenizer
+
+    try:
+        return load_tokenizer(holder, size)
+    except TokenizerError as error:
+        hint = f"{error.hint}; or --tokenizer PATH: a folder with tokenizer.json, or a GGUF of the same model"
+        raise TokenizerError(error.what, where=error.where, hint=hint) from error
+
+
+def _always(holder: Checkpoint, tokenizer: Tokenizer, told: Keeping) -> dict[int, str]:
+    """Token id to why it is always kept."""
+    from mtptools.vocab.pinned import pinned
+
+    if told.as_given:
+        return {}
+
+    def encode(text: str) -> list[int]:
+        return tokenizer.encode(text)[len(tokenizer.start) :]
+
+    return pinned(holder, encode)
+
+
+def _reasons(always: Mapping[int, str]) -> str:
+    counts: dict[str, int] = {}
+    for why in always.values():
+        counts[why] = counts.get(why, 0) + 1
+    return ", ".join(f"{count} {why}" for why, count in counts.items())
+
+
+def _counted(
+    corpora: Mapping[str, Sequence[Path]],
+    tokenizer: Tokenizer | None,
+    size: int,
+    told: Keeping,
+    written: Callable[[Path], Texts],
+    *,
+    quiet: bool,
+) -> list[Counted]:
+    from mtptools.vocab.counting import count
+    from mtptools.vocab.generated import counted_texts
+
+    out: list[Counted] = []
+    if corpora and tokenizer is not None:
+        with status(quiet=quiet) as say:
+            progress = _teller(say)
+            out = count(corpora, tokenizer.backend.to_str(), size, processes=told.processes, progress=progress)
+    if told.from_model is not None:
+        mine = counted_texts(written(told.from_model), size)
+        twice = {one.domain for one in out} & {one.domain for one in mine}
+        if twice:
+            name = min(twice)
+            raise UsageError(
+                f"a domain of --corpus and one of --from-model are both called {name}",
+                where="--corpus",
+                hint=f"--corpus {name}-text=PATH",
+            )
+        out += mine
+    return out
+
+
+def _teller(say: Callable[[str], None]) -> Callable[[int, int], None]:
+    """Says how far counting is, how fast, and how long it will take."""
+    started = time.perf_counter()
+
+    def told(done: int, total: int) -> None:
+        speed = done / max(time.perf_counter() - started, 1e-9)
+        minutes, seconds = divmod(int((total - done) / max(speed, 1)), 60)
+        say(
+            f"counting: {done / 1e6:,.0f} of {total / 1e6:,.0f} MB, {speed / 1e6:.0f} MB/s, {minutes}:{seconds:02} left"
+        )
+
+    return told
+
+
+def _list_facts(
+    given: DraftVocabulary, always: Mapping[int, str], before: DraftVocabulary | None
+) -> tuple[list[str], DraftVocabulary]:
+    """What is said of a list, and the list with what is always kept."""
+    import numpy as np
+
+    # A head that is reduced already has lost what it has lost.
+    wanted = [i for i in always if before is None or before.mask[i]]
+    added = sorted(set(wanted) - set(given.ids.tolist()))
+    if not added:
+        return [], given
+    ids = np.union1d(given.ids, np.array(added, dtype=np.int64))
+    counts = _reasons({i: always[i] for i in added})
+    fact = f"{len(added)} tokens that the list lacks are kept all the same ({counts}); --as-given leaves them out"
+    return [fact], DraftVocabulary(Absolute(ids), given.size)
+
+
+def _with_coverage(kept: KeepSet) -> KeepSet:
+    if not kept.counted:
+        return kept
+    from mtptools.vocab.coverage import SIZES, coverage
+    from mtptools.vocab.ranking import chosen
+
+    ranking, others = kept.ranking, []
+    if ranking is not None:
+        sizes = [n for n in SIZES if ranking.kept <= n < len(ranking.ids)]
+        others = [coverage(chosen(ranking, n), kept.counted, kept.weights) for n in sizes]
+    return replace(kept, covered=coverage(kept.vocabulary, kept.counted, kept.weights), others=others)

@@ -1,0 +1,189 @@
+"""What `prune-vocab` does with the tokens that are kept: say what they cover, measure, write."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mtptools.checkpoint import Checkpoint, open_checkpoint, open_declared
+from mtptools.cli.draft_trials import Decoding
+from mtptools.cli.keep_set import KeepSet, keep_set, tokenizer_holder
+from mtptools.cli.one_file import check_file, write_file
+from mtptools.cli.options import NO_OUTPUT, Writing
+from mtptools.cli.output import emit, note
+from mtptools.cli.plots import check_plot_place
+from mtptools.cli.prune_options import Keeping, Trying, parse_corpora
+from mtptools.cli.verifying import after_prune
+from mtptools.cli.writing import carry_out, check_plan
+from mtptools.errors import UsageError
+from mtptools.plan import Plan
+from mtptools.tokens import tokenizer_facts
+from mtptools.vocab.maps import Absolute, DraftVocabulary
+from mtptools.vocab.stored import draft_vocabulary
+
+__all__ = ["prune", "restored", "write_map"]
+
+
+def restored(source: Path, donor: Path, writing: Writing, *, link: bool) -> int:
+    """--restore. Raises what reading and `restore_vocab` raise."""
+    from mtptools.ops.restore_vocab import restore_vocab
+
+    ckpt, whole = open_checkpoint(source), open_checkpoint(donor)
+    plan = restore_vocab(ckpt, whole, writing.out.name, link=link)
+    check = after_prune(whole, None, quiet=writing.quiet or writing.as_json) if writing.verify else None
+    return carry_out(plan, writing, check)
+
+
+def prune(
+    source: Path,
+    keeping: Keeping,
+    trying: Trying,
+    writing: Writing,
+    *,
+    sidecar: bool,
+    keep_embeddings: bool,
+    link: bool,
+) -> int:
+    """Choose, measure where asked, and with -o write the reduced head. The exit code: 1 for more loss than allowed."""
+    from mtptools.ops.prune_vocab import prune_vocab
+
+    writes, quiet = writing.out != NO_OUTPUT, writing.quiet or writing.as_json
+    ckpt = open_checkpoint(source) if writes or trying.asked or keeping.from_model else open_declared(source)
+
+    def plan_of(vocabulary: DraftVocabulary, facts: list[str], *, keep: bool) -> Plan:
+        name = writing.out.name
+        return prune_vocab(ckpt, vocabulary, name, sidecar=sidecar, keep_embeddings=keep, link=link, facts=facts)
+
+    if writes:  # what is wrong with the head, or with the place, is found out before the hours
+        check_plan(plan_of(_anything(ckpt), [], keep=True), writing)
+    done = _chosen(ckpt, keeping, trying, quiet=quiet)
+    plan = plan_of(done.kept.vocabulary, done.kept.facts, keep=keep_embeddings) if writes else None
+    _draw(done.kept, keeping.plot, quiet=quiet)
+    if plan is None or done.lost:
+        lines = [*done.kept.facts, done.text]
+        emit({**done.data, "output": None}, "\n".join(lines), as_json=writing.as_json, quiet=writing.quiet)
+        return _verdict(done.lost, trying, writes=writes)
+    emit(done.data, done.text, as_json=False, quiet=quiet)
+    trunk = open_checkpoint(trying.trunk) if trying.trunk is not None else None
+    check = after_prune(ckpt, trunk, quiet=quiet) if writing.verify else None
+    return carry_out(plan, writing, check, done.data)
+
+
+def _anything(ckpt: Checkpoint) -> DraftVocabulary:
+    """Some draft vocabulary that the head can be reduced to."""
+    before, size = draft_vocabulary(ckpt), ckpt.hparams.vocab_size
+    return DraftVocabulary.of(Absolute(np.arange(1) if before is None else before.ids[:1]), size, ckpt.path)
+
+
+def write_map(source: Path, keeping: Keeping, trying: Trying, to: str | None, writing: Writing) -> int:
+    """--map-only: the list in a format that runtimes take, and a receipt beside it."""
+    from mtptools.vocab.mapfiles import FORMATS, LOADED_BY, file_bytes, receipt
+
+    form = to or next((name for name, one in FORMATS.items() if one.suffix == writing.out.suffix), None)
+    if form is None:
+        raise UsageError("its suffix does not say the format", where=writing.out, hint=f"--to {'|'.join(FORMATS)}")
+    if writing.verify:
+        raise UsageError("a list is no checkpoint to verify", where="--verify", hint="leave it out")
+    ckpt = open_declared(source)
+    beside = writing.out.with_name(f"{writing.out.name}.receipt.json")
+    inputs = [source, *(file.path for file in ckpt.files), *([keeping.ids] if keeping.ids else [])]
+    inputs += [path for paths in parse_corpora(keeping.corpora).values() for path in paths]
+    for path in (writing.out, beside):
+        check_file(path, inputs, force=writing.force)
+    done = _chosen(ckpt, keeping, trying, quiet=writing.quiet or writing.as_json)
+    tokens = tokenizer_facts(tokenizer_holder(ckpt, keeping.tokenizer))
+    digest, vocabulary = None if tokens is None else tokens.digest, done.kept.vocabulary
+    body = file_bytes(vocabulary, form, digest)
+    record = receipt(vocabulary, form, body, digest, done.kept.origin)
+    lines = [
+        *done.kept.facts,
+        *([done.text] if done.text else []),
+        f"{len(vocabulary)} of {vocabulary.size} tokens ({vocabulary.share:.1%}), {FORMATS[form].kind} numbers: "
+        f"{FORMATS[form].what}",
+        f"loaded by: {LOADED_BY[form]}",
+    ]
+    _draw(done.kept, keeping.plot, quiet=writing.quiet or writing.as_json)
+    writes = not done.lost and not writing.dry_run
+    if writes:
+        for path, part in ((writing.out, body), (beside, (json.dumps(record, indent=1) + "\n").encode())):
+            write_file([part], len(part), path, force=writing.force)
+        lines += [f"prune-vocab: {writing.out} ({len(body)} bytes)", f"receipt: {beside}"]
+    elif writing.dry_run:
+        lines.append("dry run: nothing was written")
+    data = {**done.data, "output": str(writing.out) if writes else None, "format": form, "receipt": record}
+    emit(data, "\n".join(lines), as_json=writing.as_json, quiet=writing.quiet)
+    return _verdict(done.lost, trying, writes=True)
+
+
+def _verdict(lost: list[str], trying: Trying, *, writes: bool) -> int:
+    if lost:
+        unwritten = "; nothing is written" if writes else ""
+        note(f"more is lost than --max-loss {trying.max_loss:g} points: {', '.join(lost)}{unwritten}")
+    return 1 if lost else 0
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What was chosen and measured, as JSON and as text; `lost`: domains that lose more than is allowed."""
+
+    kept: KeepSet
+    data: dict[str, Any]
+    text: str
+    lost: list[str]
+
+
+def _chosen(ckpt: Checkpoint, keeping: Keeping, trying: Trying, *, quiet: bool) -> _Done:
+    """Count, choose, measure. What can be wrong with little is found out before that takes hours."""
+    if keeping.plot is not None:
+        check_plot_place(keeping.plot)
+        if not (keeping.corpora or keeping.from_model):
+            raise UsageError("coverage is drawn of text that is counted", where="--plot", hint="--corpus FILE")
+        if keeping.ids is not None and keeping.size is None:
+            raise UsageError("a list has no order to draw", where="--plot", hint="leave out --ids, or give --size too")
+    holder = tokenizer_holder(ckpt, keeping.tokenizer)
+    decoding = Decoding(ckpt, holder, trying, quiet=quiet)
+    if trying.asked or keeping.from_model is not None:
+        decoding.require()
+    elif trying.prompts is not None or trying.trunk is not None:
+        raise UsageError("it is for measuring", where="--prompts" if trying.prompts else "--trunk", hint="--measure")
+    kept = keep_set(ckpt, holder, keeping, decoding.written, quiet=quiet)
+    data, lines = _told(kept)
+    lost: list[str] = []
+    if trying.asked:
+        from mtptools.report.draft_trial_text import render, to_json
+
+        trial = decoding.trial(kept.vocabulary, parse_corpora(keeping.corpora))
+        data["trial"] = to_json(trial, trying.max_loss)
+        lines.append(render(trial, trying.max_loss))
+        lost = [] if trying.max_loss is None else trial.failed(trying.max_loss)
+    return _Done(kept, data, "\n\n".join(lines), lost)
+
+
+def _draw(kept: KeepSet, plot: Path | None, *, quiet: bool) -> None:
+    if plot is None or kept.ranking is None:
+        return
+    from mtptools.report.coverage_plot import plot_coverage
+    from mtptools.report.plot import write_plot
+
+    size, kind = len(kept.vocabulary), plot.suffix[1:].lower()
+    write_plot(plot, plot_coverage(kept.counted, kept.ranking, kept.weights, size, kind))
+    note(f"plot: {plot}", quiet=quiet)
+
+
+def _told(kept: KeepSet) -> tuple[dict[str, Any], list[str]]:
+    vocabulary = kept.vocabulary
+    data: dict[str, Any] = {
+        "draft_vocabulary": {"size": len(vocabulary), "of": vocabulary.size, "share": vocabulary.share},
+        "origin": kept.origin,
+        "facts": kept.facts,
+    }
+    if kept.covered is None:
+        return data, []
+    from mtptools.report.coverage import render, to_json
+
+    data["coverage"] = to_json(kept.covered, kept.others, kept.ranking)
+    return data, [render(kept.covered, kept.others, kept.ranking)]

@@ -1,0 +1,216 @@
+"""prune-vocab: a head that drafts over some tokens only. The trunk verifies over all of them, so output stays the same.
+
+    GGUF, with its trunk    `blk.N.nextn.shared_head_head.weight` of every MTP layer, and `d2t`
+    GGUF sidecar            `output.weight` and `d2t`: the layout of llama.cpp PR #29143 and unslothai/llama.cpp #225
+    safetensors             a sidecar folder as EAGLE-3 heads have it: `lm_head.weight`, `d2t`, `t2d`, draft_vocab_size
+
+No runtime takes a reduced matrix out of a safetensors file that holds a trunk: that file stays where it is, untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from mtptools.checkpoint import Checkpoint
+from mtptools.containers.gguf import Metadata
+from mtptools.errors import ConventionError, InputError, UsageError, typed
+from mtptools.gguf_blocks import trunk_blocks
+from mtptools.head import Head, find_trunk, head_names, is_sidecar
+from mtptools.ops.donor import complete_head, require_shapes
+from mtptools.ops.head_alone import head_alone, shared_names
+from mtptools.ops.own_output import OUTPUT
+from mtptools.ops.reduced import Matrix, drafts_with, map_entries, same_bytes
+from mtptools.ops.shards import gguf_shards, keep, with_made
+from mtptools.plan import Dropped, Entry, Input, Plan, human_bytes
+from mtptools.receipt import KEY_PREFIX
+from mtptools.vocab.maps import DraftVocabulary
+from mtptools.vocab.stored import D2T, T2D, draft_vocabulary, map_names
+
+__all__ = ["EMBED", "RUNTIMES", "prune_vocab", "without_receipt"]
+
+LABEL: Final = "source"
+EMBED: Final = "nextn.embed_tokens.weight"
+VERB: Final = "prune-vocab"
+
+RUNTIMES: Final[Mapping[str, str]] = {
+    "bundled": "NO RELEASED RUNTIME LOADS THIS FILE, not even its trunk: llama.cpp (build 11549) refuses a tensor it "
+    "does not expect, and PR #29143 reads d2t from a file that holds a head alone. --sidecar writes that one",
+    "sidecar": "RELEASED llama.cpp REFUSES THIS FILE (build 11549: wrong shape of output.weight). It takes a build "
+    "with PR #29143 or unslothai/llama.cpp #225 (qwen35, qwen35moe): -m TRUNK -md THIS --spec-type draft-mtp",
+    "hf": "NO MTP CLASS OF vLLM OR SGLang READS d2t (vLLM 0.33, SGLang 0.5.23: EAGLE-3, DFlash and DSpark do). SGLang "
+    "takes a token map beside the checkpoint as it is: --map-only --to sglang",
+    "mlx": "mlx-lm AND mlx-vlm READ NO d2t (0.32.2, 0.7.10). MTPLX takes a list of ids beside the checkpoint as it is: "
+    "--map-only --to json",
+}
+
+
+def prune_vocab(
+    source: Checkpoint,
+    vocabulary: DraftVocabulary,
+    out_name: str,
+    *,
+    sidecar: bool = False,
+    keep_embeddings: bool = False,
+    link: bool = False,
+    facts: Sequence[str] = (),
+) -> Plan:
+    """Plan the head of `source` drafting over `vocabulary` alone: absolute ids, also of a head that is reduced already.
+
+    sidecar          of a GGUF with a trunk, write the head alone; safetensors become a sidecar in any case
+    keep_embeddings  keep the head's own embedding though it is a copy of the trunk's
+    link             files in which nothing changes become hard links to the source's
+    facts            how the vocabulary was chosen
+
+    Raises MissingHeadError, MissingRoleError, ConventionError (llama.cpp has no place for the family's reduced matrix
+    beside a trunk), InputError (a vocabulary of another size, or with tokens that a reduced head has lost).
+    """
+    if source.family.generic:
+        raise InputError(
+            f"{source.family.name} is not known here: which of its tensors a head drafts with cannot be said",
+            where=source.path,
+            hint="mtptools families lists the known ones",
+        )
+    heads = complete_head(source)
+    require_shapes(source)
+    if vocabulary.size != source.hparams.vocab_size:
+        raise InputError(
+            f"a draft vocabulary of a target with {vocabulary.size} tokens, the model has {source.hparams.vocab_size}",
+            where=source.path,
+            hint="take the list of this very model",
+        )
+    before = draft_vocabulary(source)
+    rows = vocabulary if before is None else vocabulary.within(before, source.path)
+    if len(vocabulary) == vocabulary.size:
+        raise UsageError(
+            f"all {vocabulary.size} tokens are kept: nothing is pruned",
+            where="--size",
+            hint="a smaller --size, or auto",
+        )
+    matrices = drafts_with(source, heads)
+    alone = sidecar or is_sidecar(source) or source.dialect != "gguf"
+    made, gone = _sidecar(source, matrices, rows) if alone else _bundled(source, matrices, rows)
+    made = {entry.name: entry for entry in (*made.values(), *map_entries(source.dialect, vocabulary))}
+    gone |= {} if keep_embeddings else _copied_embeddings(source, heads)
+    why = gone | dict.fromkeys(map_names(source), "of the draft vocabulary before")
+    facts = [*facts, *_facts(vocabulary, before, matrices, made), *_gone_facts(source, gone)]
+    facts.append(RUNTIMES[source.dialect if source.dialect != "gguf" else "sidecar" if alone else "bundled"])
+    if source.dialect == "gguf":
+        facts.append(f"stock llama.cpp loads a smaller matrix of all tokens: {_fallback(source)}")
+    if source.dialect != "gguf" or (alone and not is_sidecar(source)):
+        entries = _taken_out(source, made, gone)
+        return head_alone(VERB, source, len(heads), entries, out_name, facts, gone=why, vocabulary=vocabulary)
+    groups, metadata = with_made(source, LABEL, made, gone), without_receipt(source)
+    groups = [(file, _as_head(source, entries, made)) for file, entries in groups]
+    files = gguf_shards(source, groups, metadata, out_name, facts, link=link)
+    return Plan(
+        VERB,
+        (Input(LABEL, source),),
+        files,
+        dropped=tuple(Dropped(LABEL, name, reason) for name, reason in why.items()),
+        facts=tuple(facts),
+    )
+
+
+def _as_head(source: Checkpoint, entries: list[Entry], made: Mapping[str, Entry]) -> list[Entry]:
+    """The head's tensors named as such, in the files that are written."""
+    own = set(head_names(source)) if any(entry.name in made for entry in entries) else set()
+    return [replace(entry, head=True) if entry.name in own else entry for entry in entries]
+
+
+def _fallback(source: Checkpoint) -> str:
+    return f"mtptools quantize {typed(source.path)} -o OUT --own-output Q4_K"
+
+
+def _taken_out(source: Checkpoint, made: Mapping[str, Entry], gone: Mapping[str, str]) -> list[Entry]:
+    """The head, with what stands beside it in a sidecar."""
+    own = {*head_names(source), *map_names(source)}
+    names = [name for name in source if name in {*own, *shared_names(source)} and name not in gone]
+    kept = [made.get(entry.name, replace(entry, head=entry.name in own)) for entry in keep(source, LABEL, names)]
+    return [*kept, *(entry for name, entry in made.items() if name not in names)]
+
+
+def _bundled(
+    source: Checkpoint, matrices: Sequence[Matrix], rows: DraftVocabulary
+) -> tuple[dict[str, Entry], dict[str, str]]:
+    """Every layer with a reduced matrix of its own: the trunk needs the whole one beside them."""
+    if all(role.name != OUTPUT for role in source.family.head):
+        raise ConventionError(
+            f"llama.cpp has no place for an output matrix of a {source.family.title} head beside its trunk",
+            where=source.path,
+            hint="--sidecar writes the head alone, where output.weight is the head's",
+        )
+    first = trunk_blocks(source)
+    every = [entry for n, one in enumerate(matrices) for entry in one.rows(rows, f"blk.{first + n}.{OUTPUT}")]
+    return {entry.name: entry for entry in every}, {}
+
+
+def _sidecar(
+    source: Checkpoint, matrices: Sequence[Matrix], rows: DraftVocabulary
+) -> tuple[dict[str, Entry], dict[str, str]]:
+    """One reduced matrix where a sidecar has its output matrix; one for each layer where they differ."""
+    shared = _shared_output(source)
+    first, *rest = matrices
+    stored = first.stored.tensor
+    alike = all(one.stored.tensor.name == stored.name or same_bytes(one.stored.tensor, stored) for one in rest)
+    every = [first.rows(rows, shared)] if alike else [one.rows(rows, _own_name(one, shared)) for one in matrices]
+    made = {entry.name: entry for entries in every for entry in entries}
+    there = [found for role, layer, found in find_trunk(source) if layer is None and role.name == "output.weight"]
+    matrix_names = [n for found in there if found is not None for n in found.names]
+    matrix_names += [name for one in matrices if one.own for name in one.found.names]
+    return made, {name: "the output matrix, of which rows are kept" for name in matrix_names if name not in made}
+
+
+def _own_name(one: Matrix, shared: str) -> str:
+    return one.stored.tensor.name if one.own else shared
+
+
+def _shared_output(source: Checkpoint) -> str:
+    """What the output matrix of a sidecar is called."""
+    for role, layer, found in find_trunk(source):
+        if layer is None and role.name == "output.weight":
+            if found is not None:
+                return f"{found.names[0].rpartition('.')[0]}.weight"
+            if source.dialect != "gguf":
+                return role.sources(source.dialect)[0].pattern
+    return "output.weight"
+
+
+def _copied_embeddings(source: Checkpoint, heads: Sequence[Head]) -> dict[str, str]:
+    """The head's own embeddings that are the trunk's, byte for byte."""
+    shared = next(
+        (f for role, n, f in find_trunk(source) if n is None and role.name == "token_embd.weight" and f is not None),
+        None,
+    )
+    own = [head.roles[EMBED] for head in heads if EMBED in head.roles]
+    if shared is None:
+        return {}
+    whole = shared.stored[0].tensor
+    copies = [one for one in own if len(one.names) == len(shared.names) == 1 and same_bytes(one.tensor, whole)]
+    return {name: "a copy of the embedding beside it" for one in copies for name in one.names}
+
+
+def _facts(
+    vocabulary: DraftVocabulary, before: DraftVocabulary | None, matrices: Sequence[Matrix], made: Mapping[str, Entry]
+) -> list[str]:
+    small = sum(entry.nbytes for name, entry in made.items() if name not in (D2T, T2D))
+    large = sum({one.stored.tensor.name: one.nbytes for one in matrices}.values())
+    was = f", of {len(before)} that it was reduced to" if before is not None else ""
+    return [
+        f"draft vocabulary: {len(vocabulary)} of {vocabulary.size} tokens ({vocabulary.share:.1%}){was}",
+        f"output matrix that each draft reads: {human_bytes(small)} where it was {human_bytes(large)}",
+    ]
+
+
+def _gone_facts(source: Checkpoint, gone: Mapping[str, str]) -> list[str]:
+    copies = [source[name] for name, why in gone.items() if "copy" in why]
+    if not copies:
+        return []
+    size = human_bytes(sum(one.nbytes for one in copies))
+    return [f"left out: {', '.join(one.name for one in copies)}, a copy of the trunk's embedding ({size})"]
+
+
+def without_receipt(source: Checkpoint) -> Metadata:
+    """The metadata of a GGUF without an earlier receipt."""
+    return source.metadata.edited({key: None for key in source.metadata if key.startswith(KEY_PREFIX)})

@@ -1,0 +1,57 @@
+"""Token counts of text that a model generated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeVar
+
+import numpy as np
+
+from mtptools.errors import InputError
+from mtptools.vocab.counting import Counted
+
+__all__ = ["counted_texts", "held_out", "pooled"]
+
+T = TypeVar("T")
+
+EVERY: Final = 5  # one prompt in so many is held out
+REST: Final = "model"  # the domain of prompts without a category, and of categories too small for one
+
+
+def pooled(prompts: Sequence[tuple[str, T]]) -> dict[str, list[T]]:
+    """(category, prompt) by category; those with fewer than EVERY prompts as one domain.
+
+    Raises InputError for fewer than two prompts in all: nothing could be held out.
+    """
+    found: dict[str, list[T]] = {}
+    for category, prompt in prompts:
+        found.setdefault(category or REST, []).append(prompt)
+    small = [name for name, some in found.items() if len(some) < EVERY and name != REST]
+    rest = [*found.pop(REST, []), *(prompt for name in small for prompt in found.pop(name))]
+    if rest and (len(rest) >= EVERY or not found):
+        found[REST] = rest
+    elif rest:
+        found[next(iter(found))] += rest
+    if sum(map(len, found.values())) < 2:
+        raise InputError(
+            "one prompt alone: what its text is covered by cannot be held out",
+            hint="give a file of more prompts, some dozens for each kind of text",
+        )
+    return found
+
+
+def held_out(number: int, count: int) -> bool:
+    """Is text `number` of `count` held out? Every fifth, and of fewer the last one."""
+    return number % EVERY == EVERY - 1 if count >= EVERY else number == count - 1
+
+
+def counted_texts(texts: Mapping[str, Sequence[Sequence[int]]], size: int) -> list[Counted]:
+    """Counts of token ids, domain by domain; texts by the number of their prompt, see `held_out`."""
+    return [_counted(domain, some, size) for domain, some in texts.items()]
+
+
+def _counted(domain: str, texts: Sequence[Sequence[int]], size: int) -> Counted:
+    parts = {True: np.zeros(size, np.int64), False: np.zeros(size, np.int64)}
+    for number, ids in enumerate(texts):
+        parts[held_out(number, len(texts))] += np.bincount(np.asarray(ids, np.int64), minlength=size)
+    return Counted(domain, parts[False], parts[True], len(texts), 0)

@@ -1,0 +1,234 @@
+"""prune-vocab from the command line: what is covered, measured, written, refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="needs the decoder: pip install '.[decoder]'")
+
+import torch
+
+from mtptools.checkpoint import open_checkpoint
+from mtptools.ops.diff import diff
+from mtptools.vocab.stored import draft_vocabulary
+from tests.conftest import FIXTURES
+
+MODEL = FIXTURES / "qwen35/gguf/model-BF16.gguf"
+FOLDER = FIXTURES / "qwen35/hf"
+VOCAB = 2048
+BRIEF = ("--tokens", "12", "--limit", "2")
+
+
+@pytest.fixture
+def prose(tmp_path: Path) -> Path:
+    """What the fixture was trained to continue, some of it twice over: a corpus has more than one document."""
+    prompts = json.loads((FIXTURES / "qwen35/prompts.json").read_text(encoding="utf-8"))["prompts"]
+    path = tmp_path / "prose.jsonl"
+    texts = [prompt["text"] for prompt in prompts] * 12
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    folder = tmp_path / "src"
+    folder.mkdir()
+    for module in ("json/decoder", "textwrap", "heapq"):
+        source = Path(json.__file__).parents[1] / f"{module}.py"
+        shutil.copy(source, folder / source.name)
+    return folder
+
+
+def test_says_what_a_vocabulary_covers_without_writing(run: Any, prose: Path, code: Path, tmp_path: Path) -> None:
+    asked = ("prune-vocab", MODEL, "--corpus", prose, "--corpus", f"code={code}", "--size", "1k")
+    rc, shown, err = run(*asked, "--plot", tmp_path / "c.svg")
+    assert rc == 0, err
+    assert [line.split()[1] for line in shown.splitlines() if line.startswith("| ") and "%" in line] == [
+        "prose",
+        "code",
+        "overall",
+        "worst",
+    ]
+    assert (tmp_path / "c.svg").read_bytes().startswith(b"<?xml")
+    rc, shown, _ = run(*asked, "--json")
+    data = json.loads(shown)
+    assert data["draft_vocabulary"]["size"] == 1024
+    assert data["output"] is None
+    counts = {one["domain"]: one for one in data["origin"]["domains"]}
+    assert counts["code"]["bytes"] == sum(path.stat().st_size for path in code.iterdir())
+    assert 0.9 < data["coverage"]["sizes"][0]["worst"]["held"] <= 1
+    assert not list(tmp_path.glob("*.gguf"))
+
+
+def test_writes_a_sidecar_that_verify_and_restore_take(run: Any, prose: Path, tmp_path: Path) -> None:
+    out = tmp_path / "head.gguf"
+    rc, shown, err = run("prune-vocab", MODEL, "-o", out, "--sidecar", "--corpus", prose, "--size", "1k")
+    assert rc == 0, shown + err
+    assert "RELEASED llama.cpp REFUSES THIS FILE" in err
+    assert "--own-output" in err
+    vocabulary = draft_vocabulary(open_checkpoint(out))
+    assert vocabulary is not None
+    assert len(vocabulary) == 1024
+    receipt = json.loads(out.with_name("head.gguf.receipt.json").read_text())
+    assert any("REFUSES" in fact for fact in receipt["facts"])
+    rc, shown, err = run("verify", MODEL, "--head", out, "--parity", "--k", "4", *BRIEF)
+    assert rc == 0, shown + err
+    rc, shown, err = run("prune-vocab", out, "-o", tmp_path / "whole.gguf", "--restore", MODEL)
+    assert rc == 0, err
+    assert run("extract", MODEL, "-o", tmp_path / "x.gguf")[0] == 0
+    assert diff(open_checkpoint(tmp_path / "whole.gguf"), open_checkpoint(tmp_path / "x.gguf")).equal
+
+
+def test_acceptance_decides(run: Any, prose: Path, tmp_path: Path) -> None:
+    """A vocabulary of tokens that the text does not use costs nearly all acceptance; all tokens but one, nothing."""
+    bad = tmp_path / "bad.json"
+    bad.write_text(json.dumps(list(range(1400, VOCAB))))
+    out = tmp_path / "out.gguf"
+    rc, shown, err = run("prune-vocab", MODEL, "-o", out, "--ids", bad, "--as-given", "--max-loss", "2", *BRIEF)
+    assert rc == 1, shown + err
+    assert "nothing is written" in err
+    assert not out.exists()
+    rc, shown, err = run("prune-vocab", MODEL, "-o", out, "--ids", bad, "--as-given", "--measure", *BRIEF, "--json")
+    data = json.loads(shown)
+    assert rc == 0, err
+    assert data["trial"]["all"]["loss"] > 10
+    assert out.exists()
+    rc, shown, err = run(
+        *("prune-vocab", MODEL, "-o", out, "--corpus", prose, "--size", str(VOCAB - 1), "--max-loss", "2"),
+        *(*BRIEF, "--json", "--force"),
+    )
+    assert rc == 0, shown + err
+    assert json.loads(shown)["trial"]["failed"] == []
+
+
+def test_the_model_writes_the_corpus(run: Any, tmp_path: Path) -> None:
+    prompts = json.loads((FIXTURES / "qwen35/prompts.json").read_text(encoding="utf-8"))["prompts"]
+    path = tmp_path / "prompts.txt"
+    path.write_text("\n".join(prompt["text"].splitlines()[0] for prompt in prompts), encoding="utf-8")
+    rc, shown, err = run(
+        "prune-vocab", MODEL, "--from-model", path, "--size", "1k", "--tokens", "12", "--measure", "--json"
+    )
+    assert rc == 0, err
+    data = json.loads(shown)
+    (domain,) = data["origin"]["domains"]
+    assert domain["tokens"] == 12 * domain["documents"]
+    assert data["trial"]["all"]["prompts"] == max(1, domain["documents"] // 5)
+
+
+def test_lists_in_every_format_and_back(run: Any, tmp_path: Path) -> None:
+    given = tmp_path / "given.txt"
+    ids = sorted(np.random.default_rng(0).choice(VOCAB, 500, replace=False).tolist())
+    given.write_text("\n".join(map(str, ids)))
+    for form, name in (
+        ("ids", "a.txt"),
+        ("json", "b.json"),
+        ("npy", "c.npy"),
+        ("sglang", "d.pt"),
+        ("eagle3", "e.safetensors"),
+    ):
+        out = tmp_path / name
+        asked = ("prune-vocab", FOLDER, "-o", out, "--map-only", "--ids", given, "--as-given")
+        rc, shown, err = run(*asked, "--to", form)
+        assert rc == 0, err
+        assert "loaded by" in shown
+        back = tmp_path / f"back-{form}.json"
+        rc, _, err = run("prune-vocab", FOLDER, "-o", back, "--map-only", "--ids", out, "--as-given")
+        assert rc == 0, err
+        assert json.loads(back.read_text())["ids"] == ids
+        assert json.loads(out.with_name(f"{name}.receipt.json").read_text())["tokenizer_sha256"]
+    assert list(torch.load(tmp_path / "d.pt", weights_only=True)) == ids
+    rc, shown, _ = run("prune-vocab", MODEL, "-o", tmp_path / "p.gguf", "--sidecar", "--ids", given)
+    assert rc == 0
+    pruned = draft_vocabulary(open_checkpoint(tmp_path / "p.gguf"))
+    assert pruned is not None
+    assert set(ids) < set(pruned.ids.tolist())  # what is always kept came to it
+    rc, shown, _ = run("prune-vocab", tmp_path / "p.gguf", "-o", tmp_path / "own.json", "--map-only")
+    assert rc == 0
+    assert json.loads((tmp_path / "own.json").read_text())["ids"] == pruned.ids.tolist()
+
+
+def test_a_list_of_another_tokenizer_is_refused(run: Any, tmp_path: Path) -> None:
+    out = tmp_path / "ids.txt"
+    given = tmp_path / "given.json"
+    given.write_text("[1, 2, 3]")
+    rc, _, err = run("prune-vocab", FIXTURES / "glm4moe/hf", "-o", out, "--map-only", "--ids", given, "--as-given")
+    assert rc == 0, err
+    rc, _, err = run("prune-vocab", MODEL, "-o", tmp_path / "x.gguf", "--ids", out)
+    assert rc == 3
+    assert "another tokenizer" in err
+
+
+def test_a_folder_without_weights_is_enough_for_a_list(run: Any, prose: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copy(FOLDER / name, bare / name)
+    rc, _, err = run("prune-vocab", bare, "-o", tmp_path / "i.txt", "--map-only", "--corpus", prose, "--size", "1k")
+    assert rc == 0, err
+    assert len((tmp_path / "i.txt").read_text().split()) == 1024
+    rc, _, err = run("prune-vocab", bare, "-o", tmp_path / "o", "--corpus", prose, "--size", "1k")
+    assert rc == 3
+
+
+def test_a_sidecar_is_measured_on_the_trunk_that_is_named(run: Any, prose: Path, tmp_path: Path) -> None:
+    side, out = tmp_path / "side.gguf", tmp_path / "out.gguf"
+    assert run("extract", MODEL, "-o", side)[0] == 0
+    asked = ("prune-vocab", side, "-o", out, "--corpus", prose, "--size", str(VOCAB - 1), "--max-loss", "5", *BRIEF)
+    rc, _, err = run(*asked)
+    assert rc == 3
+    assert "--trunk" in err
+    rc, shown, err = run(*asked, "--trunk", FIXTURES / "qwen35/gguf/trunk-Q8_0.gguf", "--verify")
+    assert rc == 0, shown + err
+    assert "PASS  L0 to L4" in shown
+
+
+CORPUS = ("--corpus", "{prose}")
+REFUSED = {
+    "nothing said": ((), 2, "nothing says which tokens to keep"),
+    "size alone": (("--size", "1k"), 2, "nothing says which tokens to keep"),
+    "too large": (("--size", "4k", *CORPUS), 2, "the vocabulary has 2,048"),
+    "too small": (("--size", "10", *CORPUS), 2, "always kept"),
+    "no number": (("--size", "lots", *CORPUS), 2, "no number of tokens"),
+    "no corpus": (("--corpus", "{tmp}/none.txt"), 3, "none.txt"),
+    "empty": (("--corpus", "{tmp}/empty.txt"), 3, "empty"),
+    "binary": (("--corpus", "{tmp}/binary.txt"), 3, "binary.txt"),
+    "utf-16": (("--corpus", "{tmp}/utf16.txt"), 3, "UTF-16"),
+    "latin-1": (("--corpus", "{tmp}/latin1.txt"), 3, "UTF-8"),
+    "ids out of range": (("--ids", "{tmp}/wild.json"), 3, "out of range"),
+    "ids twice": (("--ids", "{tmp}/twice.json"), 3, "more than once"),
+    "ids that are none": (("--ids", "{tmp}/empty.txt"), 3, "empty.txt"),
+    "size of a list": (("--ids", "{tmp}/some.json", "--size", "1k"), 2, "a list is taken whole"),
+    "a weight of nothing": (("--weight", "zh=2", *CORPUS), 2, "zh"),
+    "no weight": (("--weight", "prose", *CORPUS), 2, "NAME=W"),
+    "a plot of a list": (("--ids", "{tmp}/some.json", "--plot", "{tmp}/x.svg"), 2, "--corpus"),
+    "a plot of another kind": (("--plot", "{tmp}/x.bmp", *CORPUS), 2, "x.bmp"),
+    "prompts without measuring": (("--prompts", "{prose}", *CORPUS), 2, "--measure"),
+    "no tokenizer there": (("--tokenizer", "{tmp}", *CORPUS), 3, "--tokenizer"),
+    "ids-as of nothing": (("--ids-as", "offsets", *CORPUS), 2, "--ids"),
+    "to without map-only": (("--to", "ids", *CORPUS), 2, "--map-only"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_says_what_and_what_next(run: Any, prose: Path, tmp_path: Path, case: str) -> None:
+    (tmp_path / "empty.txt").write_bytes(b" \n")
+    (tmp_path / "binary.txt").write_bytes(b"text\0text" * 100)
+    (tmp_path / "utf16.txt").write_bytes("words and words".encode("utf-16"))
+    (tmp_path / "latin1.txt").write_bytes("caf\u00e9 ".encode("latin-1") * 100)
+    (tmp_path / "wild.json").write_text("[1, 2, 99999]")
+    (tmp_path / "twice.json").write_text("[1, 2, 2]")
+    (tmp_path / "some.json").write_text("[1, 2, 3]")
+    before = sorted(tmp_path.iterdir())
+    arguments, code, words = REFUSED[case]
+    filled = [text.format(tmp=tmp_path, prose=prose) for text in arguments]
+    rc, _, err = run("prune-vocab", MODEL, "-o", tmp_path / "out.gguf", *filled)
+    assert rc == code, err
+    assert words in err
+    assert "hint:" in err
+    assert sorted(tmp_path.iterdir()) == before
