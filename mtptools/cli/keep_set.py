@@ -107,15 +107,16 @@ def keep_set(
             )
         facts, vocabulary = _list_facts(given, always, before)
         return _with_coverage(KeepSet(vocabulary, origin, facts, counted, None, weights))
-    from mtptools.vocab.ranking import auto, chosen, parse_size, rank
+    from mtptools.vocab.ranking import auto, chosen, parse_size, rank, step_of
 
     kept = {*always, *(given.ids.tolist() if given is not None else ())}
     ranking = rank(counted, weights, kept, size, before)
     asked = parse_size(told.size or "auto")
-    n = auto(counted, ranking, weights) if asked is None else asked
+    step = step_of(size)
+    n = auto(counted, ranking, weights, step=step) if asked is None else asked
     facts = [f"always kept: {len(always)} tokens ({_reasons(always)})"] if always else []
     if asked is None:
-        facts.append(f"size {n}: the smallest multiple of 1024 that covers 99.5 % of every domain's held-out text")
+        facts.append(f"size {n}: the smallest multiple of {step} that covers 99.5 % of every domain's held-out text")
     return _with_coverage(KeepSet(chosen(ranking, n), origin, facts, counted, ranking, weights))
 
 
@@ -233,6 +234,7 @@ def _with_coverage(kept: KeepSet) -> KeepSet:
 
     ranking, others = kept.ranking, []
     if ranking is not None:
-        sizes = [n for n in SIZES if ranking.kept <= n < len(ranking.ids)]
+        sizes = [n for n in SIZES if n < len(ranking.ids)] or [len(ranking.ids) * part // 8 for part in (1, 2, 4, 6)]
+        sizes = [n for n in sizes if n >= max(ranking.kept, 1)]
         others = [coverage(chosen(ranking, n), kept.counted, kept.weights) for n in sizes]
     return replace(kept, covered=coverage(kept.vocabulary, kept.counted, kept.weights), others=others)

@@ -22,6 +22,7 @@ from mtptools.ops.donor import complete_head, require_shapes
 from mtptools.ops.head_alone import head_alone, shared_names
 from mtptools.ops.own_output import OUTPUT
 from mtptools.ops.reduced import Matrix, drafts_with, map_entries, same_bytes
+from mtptools.ops.roofline import traffic
 from mtptools.ops.shards import gguf_shards, keep, with_made
 from mtptools.plan import Dropped, Entry, Input, Plan, human_bytes
 from mtptools.receipt import KEY_PREFIX
@@ -94,7 +95,7 @@ def prune_vocab(
     made = {entry.name: entry for entry in (*made.values(), *map_entries(source.dialect, vocabulary))}
     gone |= {} if keep_embeddings else _copied_embeddings(source, heads)
     why = gone | dict.fromkeys(map_names(source), "of the draft vocabulary before")
-    facts = [*facts, *_facts(vocabulary, before, matrices, made), *_gone_facts(source, gone)]
+    facts = [*facts, *_facts(source, vocabulary, before, matrices, made), *_gone_facts(source, gone)]
     facts.append(RUNTIMES[source.dialect if source.dialect != "gguf" else "sidecar" if alone else "bundled"])
     if source.dialect == "gguf":
         facts.append(f"stock llama.cpp loads a smaller matrix of all tokens: {_fallback(source)}")
@@ -192,15 +193,23 @@ def _copied_embeddings(source: Checkpoint, heads: Sequence[Head]) -> dict[str, s
 
 
 def _facts(
-    vocabulary: DraftVocabulary, before: DraftVocabulary | None, matrices: Sequence[Matrix], made: Mapping[str, Entry]
+    source: Checkpoint,
+    vocabulary: DraftVocabulary,
+    before: DraftVocabulary | None,
+    matrices: Sequence[Matrix],
+    made: Mapping[str, Entry],
 ) -> list[str]:
+    """What is reduced, and by how much a draft reads less: a model, each byte once and nothing else (`roofline`)."""
+    first = matrices[0].nbytes
     small = sum(entry.nbytes for name, entry in made.items() if name not in (D2T, T2D))
-    large = sum({one.stored.tensor.name: one.nbytes for one in matrices}.values())
+    small //= len({name for name in made if name.endswith((".weight", ".weight_packed"))})
     was = f", of {len(before)} that it was reduced to" if before is not None else ""
-    return [
-        f"draft vocabulary: {len(vocabulary)} of {vocabulary.size} tokens ({vocabulary.share:.1%}){was}",
-        f"output matrix that each draft reads: {human_bytes(small)} where it was {human_bytes(large)}",
-    ]
+    reads = f"a draft reads {human_bytes(small)} of output matrix where it read {human_bytes(first)}"
+    if any(f is not None for role, n, f in find_trunk(source) if n is None and role.name == "token_embd.weight"):
+        whole = traffic(source).drafts(1)
+        less = whole - first + small
+        reads += f", {human_bytes(less)} in all where it read {human_bytes(whole)} ({less / whole:.2f}x, by a model)"
+    return [f"draft vocabulary: {len(vocabulary)} of {vocabulary.size} tokens ({vocabulary.share:.1%}){was}", reads]
 
 
 def _gone_facts(source: Checkpoint, gone: Mapping[str, str]) -> list[str]:

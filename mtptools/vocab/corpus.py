@@ -68,7 +68,7 @@ def find(paths: Sequence[Path]) -> Files:
         if path.is_file():
             found.append(path)
         elif path.is_dir():
-            inside = [one for one in sorted(path.rglob("*")) if _counts(one, path)]
+            inside = [one for one in sorted(path.rglob("*"), key=str) if _counts(one, path)]
             refused = {one: error for one in inside if (error := refusal(one))}
             if len(refused) == len(inside):
                 first = next(iter(refused.values()), None)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from mtptools.errors import TokenizerError
+from mtptools.vocab.bytelevel import CHARACTERS
 from mtptools.vocab.words import Words
 
 __all__ = ["Encoder"]
@@ -14,14 +14,8 @@ __all__ = ["Encoder"]
 class _Shown(dict[str, str]):
     """Character -> the characters that stand for its bytes in byte-level BPE."""
 
-    SEEN: Final = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
-
-    def __init__(self) -> None:
-        rest = (byte for byte in range(256) if byte not in set(self.SEEN))
-        self.of_byte = {byte: chr(byte) for byte in self.SEEN} | {byte: chr(256 + n) for n, byte in enumerate(rest)}
-
     def __missing__(self, char: str) -> str:
-        shown = self[char] = "".join(self.of_byte[byte] for byte in char.encode())
+        shown = self[char] = "".join(CHARACTERS[byte] for byte in char.encode())
         return shown
 
 

@@ -17,6 +17,7 @@ from mtptools.checkpoint import Checkpoint
 from mtptools.containers.safetensors import parse_json
 from mtptools.errors import CorruptError, TokenizerError
 from mtptools.tokens import tokenizer_facts
+from mtptools.vocab.bytelevel import CHARACTERS
 from mtptools.vocab.template import literals
 
 __all__ = ["pinned"]
@@ -60,7 +61,7 @@ def pinned(ckpt: Checkpoint, encode: Callable[[str], list[int]] | None = None) -
         return {}
     facts = _gguf(ckpt) if ckpt.dialect == "gguf" else _folder(ckpt)
     out = dict(facts.kinds)
-    alphabet = set(_alphabet()) if facts.bytewise else set()
+    alphabet = set(CHARACTERS) if facts.bytewise else set()
     for number, token in facts.tokens.items():
         if token in alphabet or _BYTE.fullmatch(token):
             out.setdefault(number, "byte")
@@ -93,8 +94,8 @@ def _gguf(ckpt: Checkpoint) -> _Facts:
     for key in stored:
         if key.startswith(_GGUF) and key.endswith(("_token_id", "_token_ids")):
             facts.named += [(number, key.removeprefix(_GGUF)) for number in _ids(ckpt.metadata.get(key))]
-        elif key.startswith("tokenizer.chat_template") and isinstance(ckpt.metadata.get(key), str):
-            facts.templates.append(ckpt.metadata.get(key))  # of a name, too: tokenizer.chat_template.tool_use
+        elif key.startswith("tokenizer.chat_template"):  # of a name, too: tokenizer.chat_template.tool_use
+            facts.templates += _texts(ckpt.metadata.get(key))
     return facts
 
 
@@ -176,10 +177,3 @@ def _templates(folder: Path, config: Mapping[str, Any]) -> Iterator[str]:
     for path in [folder / "chat_template.jinja", *sorted((folder / "additional_chat_templates").glob("*.jinja"))]:
         if path.is_file():
             yield path.read_text(encoding="utf-8", errors="replace")
-
-
-def _alphabet() -> Iterator[str]:
-    """The characters that stand for the 256 bytes in byte-level BPE: themselves, or one from 256 on."""
-    seen = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    yield from map(chr, seen)
-    yield from map(chr, range(256, 512 - len(seen)))

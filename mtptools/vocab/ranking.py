@@ -32,7 +32,7 @@ from mtptools.vocab.counting import Counted
 from mtptools.vocab.coverage import K, curve, weighted
 from mtptools.vocab.maps import Absolute, DraftVocabulary
 
-__all__ = ["TARGET", "Ranking", "auto", "chosen", "parse_size", "rank"]
+__all__ = ["TARGET", "Ranking", "auto", "chosen", "parse_size", "rank", "step_of"]
 
 TARGET: Final = 0.995
 """Held-out coverage that `auto` wants in every domain."""
@@ -130,6 +130,11 @@ def auto(
         )
     need = max(int(np.argmax(values >= target)) for values in curves.values())
     return min(-(-max(need, ranking.kept, 1) // step) * step, len(ranking.ids))
+
+
+def step_of(size: int) -> int:
+    """What `auto` rounds up to, for a vocabulary of `size` tokens: 1024; of small ones a thirty-second."""
+    return K if size >= 32 * K else max(size // 32, 1)
 
 
 def parse_size(text: str) -> int | None:

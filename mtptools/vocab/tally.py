@@ -19,7 +19,7 @@ __all__ = ["Job", "Tally"]
 
 MOST_WORDS: Final = 400_000
 """Distinct words held before they are encoded: about 60 MB."""
-AT_ONCE: Final = 20_000  # words encoded together: what the library returns for each is large
+AT_ONCE: Final = 4_000  # words encoded together: what the library returns for each is large
 
 
 class Job(NamedTuple):

@@ -8,7 +8,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
@@ -21,11 +21,11 @@ FIRST_LINE: Final = 1 << 20  # bytes looked at to tell what a .json holds
 LARGEST_JSON: Final = 1 << 28  # bytes of a list, which can only be read whole
 
 # fmt: off
-FIELDS: Final = (
+FIELDS: Final = frozenset((
     "system", "text", "content", "value", "instruction", "prompt", "question", "input", "turns", "messages",
     "conversations", "reasoning_content", "tool_calls", "function", "arguments", "completion", "response", "answer",
     "output", "solution", "canonical_solution", "code",
-)
+))
 # fmt: on
 """Where a JSON record may hold text: in strings, in lists, and in objects that have such fields again."""
 HINT: Final = (
@@ -96,7 +96,7 @@ def documents(file: Opened) -> Iterator[Iterable[Text]]:
         yield [_parts(file)]
         return
     for name, record in _listed(file) if kind == "list" else _lines(file):
-        texts = list(_texts(record))
+        texts = _texts(record, [])
         if not texts:
             raise InputError(f"{name} holds no text", where=file.path, hint=HINT)
         if any(not text.isascii() and _HALF.search(text) for text in texts):
@@ -153,6 +153,9 @@ def _listed(file: Opened) -> Iterator[tuple[str, Any]]:
 
 
 def _whole(data: bytes, at: int, path: Path) -> str:
+    if at and b"\0" not in data:
+        with suppress(UnicodeDecodeError):  # said below
+            return data.decode()
     decoder = codecs.getincrementaldecoder("utf-8")()
     return _decoded(decoder, data, at, path) + _decoded(decoder, b"", at + len(data), path)
 
@@ -181,14 +184,15 @@ def _json(text: str, what: str, path: Path) -> Any:
         raise InputError(f"{what} is not JSON ({error})", where=path, hint=HINT) from error
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Every text of a record, in the order of FIELDS."""
+def _texts(value: Any, found: list[str]) -> list[str]:
+    """Every text of a record, in its order."""
     if isinstance(value, str):
-        yield value
+        found.append(value)
     elif isinstance(value, list):
         for one in value:
-            yield from _texts(one)
+            _texts(one, found)
     elif isinstance(value, dict):
-        for field in FIELDS:
-            if field in value:
-                yield from _texts(value[field])
+        for field, one in value.items():
+            if field in FIELDS:
+                _texts(one, found)
+    return found

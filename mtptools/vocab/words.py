@@ -26,6 +26,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mtptools.vocab.bytelevel import CHARACTERS
+
 __all__ = ["END", "SPLITS", "Cut", "Split", "Words"]
 
 END: Final = "\0"
@@ -227,7 +229,7 @@ def _crossings(vocabulary: Sequence[str]) -> NDArray[np.bool_]:
     Two pairs with one hash only mean a cut less.
     """
     out = np.zeros(1 << _BITS, np.bool_)
-    back = _bytes_of_characters()
+    back = {ord(char): byte for byte, char in enumerate(CHARACTERS)}
     pairs: set[tuple[str, str]] = set()
     first: set[str] = set()  # letters before which a token may have a part of a character
     last: set[str] = set()  # letters behind which it may
@@ -276,12 +278,6 @@ def _expressions(node: Any) -> tuple[str, ...]:
         return ()
     found = [one["pattern"].get("Regex") for one in cuts]
     return tuple([*found, _GPT2] if last.get("use_regex", True) else found)
-
-
-def _bytes_of_characters() -> dict[int, int]:
-    """The character of byte-level BPE -> its byte: bytes that cannot be seen have characters from 256 on."""
-    seen = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    return {256 + n: byte for n, byte in enumerate(byte for byte in range(256) if byte not in seen)}
 
 
 def _whole_characters(data: bytes) -> tuple[int, int]:

@@ -34,7 +34,8 @@ Done = Callable[[int], None]
 
 def alone(tokenizer_json: str, size: int, jobs: Iterable[Job], done: Done) -> Sums:
     with _one_thread():
-        tally = Tally(Encoder(tokenizer_json), Words.of(tokenizer_json), size)
+        words = Words.of(tokenizer_json)  # before the tokenizer, which then takes the memory that this has freed
+        tally = Tally(Encoder(tokenizer_json), words, size)
         for job in jobs:
             tally.add(job)
             done(job.nbytes)

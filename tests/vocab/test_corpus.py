@@ -56,13 +56,13 @@ RECORDS: list[tuple[object, list[str]]] = [
     ("plain", ["plain"]),
     ({"text": "a", "id": "no", "meta": {"text": "not a field's field"}}, ["a"]),
     ({"prompt": "p", "completion": "c"}, ["p", "c"]),
-    ({"canonical_solution": "s", "prompt": "p"}, ["p", "s"]),
+    ({"canonical_solution": "s", "prompt": "p"}, ["s", "p"]),
     ({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}, ["q", "a"]),
     ({"messages": [{"role": "user", "content": [{"type": "text", "text": "part"}]}]}, ["part"]),
     ({"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}, ["q", "a"]),
     ({"turns": ["one", "two"]}, ["one", "two"]),
     ({"instruction": "i", "input": "", "output": "o"}, ["i", "o"]),
-    ({"tool_calls": [{"function": {"name": "f", "arguments": "{}"}}], "text": "t"}, ["t", "{}"]),
+    ({"tool_calls": [{"function": {"name": "f", "arguments": "{}"}}], "text": "t"}, ["{}", "t"]),
     (["x", {"text": "y"}], ["x", "y"]),
 ]
 
