@@ -26,6 +26,7 @@ __all__ = [
     "Head",
     "Stored",
     "find_head",
+    "find_shared",
     "find_trunk",
     "head_layers",
     "head_names",
@@ -367,6 +368,11 @@ def find_trunk(ckpt: Checkpoint) -> Iterator[tuple[Role, int | None, Found | Non
         for role in tables.get(kind, ()):
             if present(ckpt, role):
                 yield role, n, _trunk_role(ckpt, role, n)
+
+
+def find_shared(ckpt: Checkpoint, role: str) -> Found | None:
+    """A role outside of layers, such as `output.weight`, of which there is one for trunk and head; None without it."""
+    return next((found for one, layer, found in find_trunk(ckpt) if layer is None and one.name == role), None)
 
 
 def _trunk_role(ckpt: Checkpoint, role: Role, layer: int | None) -> Found | None:

@@ -67,7 +67,7 @@ class Entry:
     def action(self) -> Action:
         if self.input == "donor" or not self.names:  # of another checkpoint, or of none
             return "insert"
-        if self.of_rows:
+        if self.of_rows and self.source.rows is None:
             return "select"
         if self.values is not None:
             return "transform"

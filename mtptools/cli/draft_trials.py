@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Final
 
 from mtptools.checkpoint import Checkpoint, open_checkpoint
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mtptools.decoder.model import Model
     from mtptools.decoder.tokenizer import Tokenizer
     from mtptools.decoder.trace import Trace
+    from mtptools.plan import Plan
     from mtptools.report.draft_trial import DraftTrial
     from mtptools.vocab.maps import DraftVocabulary
 
@@ -84,37 +85,34 @@ class Decoding:
         self.traces = {domain: list(some) for domain, some in texts.items()}
         return {domain: generated(some) for domain, some in self.traces.items()}
 
-    def trial(self, vocabulary: DraftVocabulary, corpora: Mapping[str, Sequence[Path]]) -> DraftTrial:
-        """Acceptance before and after, on texts that the vocabulary was not made from where there are any."""
+    def trial(
+        self, vocabulary: DraftVocabulary, corpora: Mapping[str, Sequence[Path]], spared: Collection[str], plan: Plan
+    ) -> DraftTrial:
+        """Acceptance before and after, on texts that the vocabulary was not made from where there are any.
+
+        spared  domains that are measured and not judged;  plan  of the reduced head, for the bytes that it reads
+        """
+        from mtptools.ops.reduced import reduced_bytes
         from mtptools.ops.roofline import traffic
         from mtptools.report.draft_trial import try_vocabulary, write_texts
         from mtptools.vocab.generated import held_out
 
         self.require()
-        texts: Mapping[str, Sequence[Trace]]
-        if self.traces and self.told.prompts is None:
-            texts = {
-                domain: [one for n, one in enumerate(some) if held_out(n, len(some))]
-                for domain, some in self.traces.items()
-            }
-        else:
-            prompts = self._prompts(corpora)
-            with status(quiet=self.quiet) as say:
-                texts = write_texts(self.model, prompts, self.told.tokens, say, stop=self.tokenizer.stop_ids)
-        texts = {domain: some for domain, some in texts.items() if any(len(one.tokens) > 2 for one in some)}
+        texts: dict[str, Sequence[Trace]] = {}
+        if self.told.prompts is None:
+            for domain, some in self.traces.items():
+                texts[domain] = [one for n, one in enumerate(some) if held_out(n, len(some))]
+        prompts = {} if texts and not corpora else self._prompts(corpora)
+        with status(quiet=self.quiet) as say:
+            texts |= write_texts(self.model, prompts, self.told.tokens, say, stop=self.tokenizer.stop_ids)
         with status(quiet=self.quiet) as say:
             trial = try_vocabulary(self.model, texts, vocabulary, k=self.told.k, progress=say)
+        trial = replace(trial, spared=frozenset(spared) & texts.keys())
         if is_sidecar(self.ckpt):
             return trial
         before = traffic(self.ckpt)
-        outputs = tuple(size * len(vocabulary) // self._rows() + 8 * len(vocabulary) for size in before.outputs)
-        return replace(trial, reads=(before, replace(before, outputs=outputs)))
-
-    def _rows(self) -> int:
-        from mtptools.vocab.stored import draft_vocabulary
-
-        before = draft_vocabulary(self.ckpt)
-        return self.ckpt.hparams.vocab_size if before is None else len(before)
+        after = replace(before, outputs=(reduced_bytes(plan.entries),) * len(before.outputs))
+        return replace(trial, reads=(before, after))
 
     def _prompts(self, corpora: Mapping[str, Sequence[Path]]) -> dict[str, list[list[int]]]:
         """Domain to prompts as token ids: those of a file, passages of held-out text, or the built-in set."""
@@ -131,7 +129,7 @@ class Decoding:
         from mtptools.decoder.sweep import passages
 
         start = self.tokenizer.start
-        ids = [self.tokenizer.encode(text)[len(start) :] for text in islice(_held(paths), LOOKED_AT)]
+        ids = [self.tokenizer.encode(text)[len(start) :] for text in _some(_held(paths), LOOKED_AT)]
         return passages(ids, PASSAGE, self.told.limit or PASSAGES, start)
 
 
@@ -139,3 +137,14 @@ def _held(paths: Sequence[Path]) -> Iterator[str]:
     from mtptools.vocab.corpus import find, pieces
 
     return (piece.text for piece in pieces(find(paths)) if piece.held and piece.text.strip())
+
+
+def _some(texts: Iterable[str], most: int) -> list[str]:
+    """At most so many, from all over: each has the same chance, and the same ones are taken every time."""
+    draw, out = Random(0), list[str]()
+    for n, text in enumerate(texts):
+        if n < most:
+            out.append(text)
+        elif (at := draw.randrange(n + 1)) < most:
+            out[at] = text
+    return out

@@ -89,7 +89,7 @@ def keep_set(
             hint="--size 64k --corpus FILE (more than one kind of text), --from-model PROMPTS, or --ids FILE",
         )
     tokenizer = _tokenizer(holder, size) if corpora or told.from_model is not None or not told.as_given else None
-    always = _always(holder, tokenizer, told) if tokenizer is not None else {}
+    always = _always(holder, tokenizer, told, size) if tokenizer is not None else {}
     origin: dict[str, Any] = {"tokenizer_sha256": None if tokens is None else tokens.digest, "always_kept": len(always)}
     if given is not None and told.ids is not None:
         origin["ids"] = told.ids.name
@@ -126,8 +126,6 @@ def _total(one: Counted) -> int:
 
 def _given(told: Keeping, size: int, digest: str | None) -> DraftVocabulary | None:
     if told.ids is None:
-        if told.ids_as is not None:
-            raise UsageError("it says what the numbers of --ids are", where="--ids-as", hint="--ids FILE")
         return None
     from mtptools.vocab.mapfiles import read_ids
 
@@ -144,8 +142,8 @@ def _tokenizer(holder: Checkpoint, size: int) -> Tokenizer:
         raise TokenizerError(error.what, where=error.where, hint=hint) from error
 
 
-def _always(holder: Checkpoint, tokenizer: Tokenizer, told: Keeping) -> dict[int, str]:
-    """Token id to why it is always kept."""
+def _always(holder: Checkpoint, tokenizer: Tokenizer, told: Keeping, size: int) -> dict[int, str]:
+    """Token id to why it is always kept; of tokens for which the model has a row."""
     from mtptools.vocab.pinned import pinned
 
     if told.as_given:
@@ -154,7 +152,7 @@ def _always(holder: Checkpoint, tokenizer: Tokenizer, told: Keeping) -> dict[int
     def encode(text: str) -> list[int]:
         return tokenizer.encode(text)[len(tokenizer.start) :]
 
-    return pinned(holder, encode)
+    return {token: why for token, why in pinned(holder, encode).items() if token < size}
 
 
 def _reasons(always: Mapping[int, str]) -> str:
@@ -223,7 +221,7 @@ def _list_facts(
     ids = np.union1d(given.ids, np.array(added, dtype=np.int64))
     counts = _reasons({i: always[i] for i in added})
     fact = f"{len(added)} tokens that the list lacks are kept all the same ({counts}); --as-given leaves them out"
-    return [fact], DraftVocabulary(Absolute(ids), given.size)
+    return [fact], DraftVocabulary.of(Absolute(ids), given.size)
 
 
 def _with_coverage(kept: KeepSet) -> KeepSet:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
@@ -13,7 +13,15 @@ import click
 from mtptools.cli.options import PATH
 from mtptools.errors import UsageError
 
-__all__ = ["Keeping", "Trying", "keep_options", "parse_corpora", "parse_weights", "trial_options"]
+__all__ = [
+    "Keeping",
+    "Trying",
+    "keep_options",
+    "parse_corpora",
+    "parse_weights",
+    "require_used",
+    "trial_options",
+]
 
 
 @dataclass(frozen=True)
@@ -126,6 +134,32 @@ keep_options = _grouped("keeping", _KEEP, Keeping)
 trial_options = _grouped("trying", _TRY, Trying)
 
 
+_DECODING: Final = ("trunk", "prompts", "limit", "tokens", "k", "device", "dtype", "threads")
+_REDUCED: Final = ("sidecar", "keep_embeddings")
+_SPELLED: Final = {"corpora": "--corpus", "weights": "--weight"}
+
+
+def require_used(keeping: Keeping, trying: Trying, *, restore: bool, map_only: bool) -> None:
+    """Refuse an option that would change nothing. Raises UsageError."""
+    counts = bool(keeping.corpora) or keeping.from_model is not None
+    decodes = trying.asked or keeping.from_model is not None
+    unused: list[tuple[bool, Sequence[str], str, str]] = [
+        (restore, (*_KEEP, *_TRY, *_REDUCED, "map_only", "to"), "--restore takes no such option", ""),
+        (map_only, (*_REDUCED, "link"), "a list is no checkpoint", ""),
+        (not map_only, ("to",), "it is the format of a list", "--map-only --to ids"),
+        (not counts, ("weights", "plot"), "it is about text that is counted", "--corpus FILE"),
+        (not keeping.corpora, ("processes",), "it is about text that is counted", "--corpus FILE"),
+        (not decodes, _DECODING, "it is for measuring", "--measure, or --max-loss POINTS"),
+        (keeping.ids is None, ("ids_as",), "it says what the numbers of --ids are", "--ids FILE"),
+    ]
+    given = click.get_current_context().get_parameter_source
+    for wrong, names, what, hint in unused:
+        name = next((name for name in names if given(name) is click.core.ParameterSource.COMMANDLINE), None)
+        if wrong and name is not None:
+            option = _SPELLED.get(name, f"--{name.replace('_', '-')}")
+            raise UsageError(what, where=option, hint=hint or "leave it out")
+
+
 def parse_corpora(texts: tuple[str, ...]) -> dict[str, list[Path]]:
     """NAME=PATH, or PATH, whose stem is the name. A path that is there is one, whatever its name has in it."""
     out: dict[str, list[Path]] = {}
@@ -152,5 +186,7 @@ def parse_weights(texts: tuple[str, ...]) -> dict[str, float]:
             weight = -1.0
         if not name or not 0 <= weight < float("inf"):
             raise UsageError(f"{text!r} is not NAME=W, a weight from 0 up", where="--weight", hint="--weight code=2")
+        if name in out:
+            raise UsageError(f"{name} has two weights", where="--weight", hint=f"--weight {name}={number}")
         out[name] = weight
     return out

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from mtptools.cli.options import NO_OUTPUT, PATH, Writing, examples, link_option, may_write_options
-from mtptools.cli.prune_options import Keeping, Trying, keep_options, trial_options
+from mtptools.cli.prune_options import Keeping, Trying, keep_options, require_used, trial_options
 from mtptools.errors import UsageError
 
 __all__ = ["command"]
@@ -59,8 +59,7 @@ def command(
 
     if writing.out == NO_OUTPUT and (writing.verify or writing.dry_run or map_only or restore is not None):
         raise UsageError("no output was given", where="-o", hint="-o OUT; coverage and acceptance can do without")
-    if to is not None and not map_only:
-        raise UsageError("it is the format of a list", where="--to", hint="--map-only --to ids")
+    require_used(keeping, trying, restore=restore is not None, map_only=map_only)
     if restore is not None:
         return restored(source, restore, writing, link=link)
     if map_only:

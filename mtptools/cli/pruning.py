@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from mtptools.cli.prune_options import Keeping, Trying, parse_corpora
 from mtptools.cli.verifying import after_prune
 from mtptools.cli.writing import carry_out, check_plan
 from mtptools.errors import UsageError
-from mtptools.plan import Plan
 from mtptools.tokens import tokenizer_facts
 from mtptools.vocab.maps import Absolute, DraftVocabulary
 from mtptools.vocab.stored import draft_vocabulary
@@ -52,16 +52,16 @@ def prune(
     from mtptools.ops.prune_vocab import prune_vocab
 
     writes, quiet = writing.out != NO_OUTPUT, writing.quiet or writing.as_json
-    ckpt = open_checkpoint(source) if writes or trying.asked or keeping.from_model else open_declared(source)
+    ckpt = open_checkpoint(source) if writes else _opened(source, keeping, trying)
 
-    def plan_of(vocabulary: DraftVocabulary, facts: list[str], *, keep: bool) -> Plan:
-        name = writing.out.name
-        return prune_vocab(ckpt, vocabulary, name, sidecar=sidecar, keep_embeddings=keep, link=link, facts=facts)
-
+    name = writing.out.name if writes else ckpt.path.name
+    plan_of = partial(prune_vocab, ckpt, out_name=name, sidecar=sidecar, link=link)
     if writes:  # what is wrong with the head, or with the place, is found out before the hours
-        check_plan(plan_of(_anything(ckpt), [], keep=True), writing)
+        check_plan(plan_of(_placeholder(ckpt), keep_embeddings=True), writing)
     done = _chosen(ckpt, keeping, trying, quiet=quiet)
-    plan = plan_of(done.kept.vocabulary, done.kept.facts, keep=keep_embeddings) if writes else None
+    plan = None
+    if writes:
+        plan = plan_of(done.kept.vocabulary, keep_embeddings=keep_embeddings, facts=done.kept.facts)
     _draw(done.kept, keeping.plot, quiet=quiet)
     if plan is None or done.lost:
         lines = [*done.kept.facts, done.text]
@@ -73,7 +73,13 @@ def prune(
     return carry_out(plan, writing, check, done.data)
 
 
-def _anything(ckpt: Checkpoint) -> DraftVocabulary:
+def _opened(source: Path, keeping: Keeping, trying: Trying) -> Checkpoint:
+    """Weights are wanted where something is decoded; a configuration and a tokenizer are enough for the rest."""
+    decodes = trying.asked or keeping.from_model is not None
+    return open_checkpoint(source) if decodes else open_declared(source)
+
+
+def _placeholder(ckpt: Checkpoint) -> DraftVocabulary:
     """Some draft vocabulary that the head can be reduced to."""
     before, size = draft_vocabulary(ckpt), ckpt.hparams.vocab_size
     return DraftVocabulary.of(Absolute(np.arange(1) if before is None else before.ids[:1]), size, ckpt.path)
@@ -88,7 +94,7 @@ def write_map(source: Path, keeping: Keeping, trying: Trying, to: str | None, wr
         raise UsageError("its suffix does not say the format", where=writing.out, hint=f"--to {'|'.join(FORMATS)}")
     if writing.verify:
         raise UsageError("a list is no checkpoint to verify", where="--verify", hint="leave it out")
-    ckpt = open_declared(source)
+    ckpt = _opened(source, keeping, trying)
     beside = writing.out.with_name(f"{writing.out.name}.receipt.json")
     inputs = [source, *(file.path for file in ckpt.files), *([keeping.ids] if keeping.ids else [])]
     inputs += [path for paths in parse_corpora(keeping.corpora).values() for path in paths]
@@ -140,23 +146,22 @@ def _chosen(ckpt: Checkpoint, keeping: Keeping, trying: Trying, *, quiet: bool) 
     """Count, choose, measure. What can be wrong with little is found out before that takes hours."""
     if keeping.plot is not None:
         check_plot_place(keeping.plot)
-        if not (keeping.corpora or keeping.from_model):
-            raise UsageError("coverage is drawn of text that is counted", where="--plot", hint="--corpus FILE")
         if keeping.ids is not None and keeping.size is None:
             raise UsageError("a list has no order to draw", where="--plot", hint="leave out --ids, or give --size too")
     holder = tokenizer_holder(ckpt, keeping.tokenizer)
     decoding = Decoding(ckpt, holder, trying, quiet=quiet)
     if trying.asked or keeping.from_model is not None:
         decoding.require()
-    elif trying.prompts is not None or trying.trunk is not None:
-        raise UsageError("it is for measuring", where="--prompts" if trying.prompts else "--trunk", hint="--measure")
     kept = keep_set(ckpt, holder, keeping, decoding.written, quiet=quiet)
     data, lines = _told(kept)
     lost: list[str] = []
     if trying.asked:
+        from mtptools.ops.prune_vocab import prune_vocab
         from mtptools.report.draft_trial_text import render, to_json
 
-        trial = decoding.trial(kept.vocabulary, parse_corpora(keeping.corpora))
+        plan = prune_vocab(ckpt, kept.vocabulary, "", sidecar=True, keep_embeddings=True)
+        spared = [name for name, weight in kept.weights.items() if not weight]
+        trial = decoding.trial(kept.vocabulary, parse_corpora(keeping.corpora), spared, plan)
         data["trial"] = to_json(trial, trying.max_loss)
         lines.append(render(trial, trying.max_loss))
         lost = [] if trying.max_loss is None else trial.failed(trying.max_loss)

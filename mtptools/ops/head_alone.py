@@ -21,7 +21,7 @@ from mtptools.ops.declare import (
 from mtptools.ops.folder import left_out, side_files
 from mtptools.plan import Dropped, Entry, Input, OutFile, Plan
 from mtptools.vocab.maps import DraftVocabulary
-from mtptools.vocab.stored import D2T, T2D
+from mtptools.vocab.stored import D2T, SIZE_KEY, T2D
 
 __all__ = ["declares", "head_alone", "shared_names"]
 
@@ -90,10 +90,10 @@ def declares(config: dict[str, Any], vocabulary: DraftVocabulary | None) -> dict
     trees = [config] + ([config["text_config"]] if isinstance(config.get("text_config"), dict) else [])
     for tree in trees:
         if vocabulary is None:
-            tree.pop("draft_vocab_size", None)
+            tree.pop(SIZE_KEY, None)
             continue
         if "vocab_size" in tree or tree is config:
-            tree["draft_vocab_size"] = len(vocabulary)
+            tree[SIZE_KEY] = len(vocabulary)
         if "tie_word_embeddings" in tree:
             tree["tie_word_embeddings"] = False  # its output matrix is a tensor of its own
     return config

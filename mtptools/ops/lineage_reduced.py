@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mtptools.checkpoint import Checkpoint
-from mtptools.head import Found, Head, Stored, find_trunk
+from mtptools.head import Found, Head, Stored
 from mtptools.ops.own_output import OUTPUT
-from mtptools.ops.prune_vocab import EMBED
-from mtptools.ops.reduced import drafts_with, same_bytes
+from mtptools.ops.reduced import EMBED, drafts_with, is_copy
 from mtptools.views import gathered
 from mtptools.vocab.maps import DraftVocabulary
 from mtptools.vocab.stored import draft_vocabulary
@@ -31,11 +30,6 @@ def to_same_roles(
     picked = gathered(whole.found.tensor, rows.ids, OUTPUT)
     left = {**ours.roles, OUTPUT: replace(mine.found, role=role)}
     right = {**theirs.roles, OUTPUT: Found(role, (Stored(picked),))}
-    if EMBED in right and EMBED not in left and _is_copy(donor, right[EMBED]):
+    if EMBED in right and EMBED not in left and is_copy(donor, right[EMBED]):
         del right[EMBED]
     return replace(ours, roles=left), replace(theirs, roles=right)
-
-
-def _is_copy(donor: Checkpoint, embed: Found) -> bool:
-    shared = next((f for role, n, f in find_trunk(donor) if n is None and role.name == "token_embd.weight"), None)
-    return shared is not None and same_bytes(embed.stored[0].tensor, shared.stored[0].tensor)

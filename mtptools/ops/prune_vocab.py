@@ -17,23 +17,23 @@ from mtptools.checkpoint import Checkpoint
 from mtptools.containers.gguf import Metadata
 from mtptools.errors import ConventionError, InputError, UsageError, typed
 from mtptools.gguf_blocks import trunk_blocks
-from mtptools.head import Head, find_trunk, head_names, is_sidecar
+from mtptools.head import Head, find_shared, find_trunk, head_names, is_sidecar
 from mtptools.ops.donor import complete_head, require_shapes
+from mtptools.ops.exact import statement
 from mtptools.ops.head_alone import head_alone, shared_names
 from mtptools.ops.own_output import OUTPUT
-from mtptools.ops.reduced import Matrix, drafts_with, map_entries, same_bytes
+from mtptools.ops.reduced import EMBED, LABEL, Matrix, drafts_with, is_copy, map_entries, reduced_bytes
 from mtptools.ops.roofline import traffic
 from mtptools.ops.shards import gguf_shards, keep, with_made
 from mtptools.plan import Dropped, Entry, Input, Plan, human_bytes
 from mtptools.receipt import KEY_PREFIX
 from mtptools.vocab.maps import DraftVocabulary
-from mtptools.vocab.stored import D2T, T2D, draft_vocabulary, map_names
+from mtptools.vocab.stored import draft_vocabulary, map_names
 
-__all__ = ["EMBED", "RUNTIMES", "prune_vocab", "without_receipt"]
+__all__ = ["RUNTIMES", "prune_vocab", "without_receipt"]
 
-LABEL: Final = "source"
-EMBED: Final = "nextn.embed_tokens.weight"
 VERB: Final = "prune-vocab"
+_WRAPPER: Final = "language_model."
 
 RUNTIMES: Final[Mapping[str, str]] = {
     "bundled": "NO RELEASED RUNTIME LOADS THIS FILE, not even its trunk: llama.cpp (build 11549) refuses a tensor it "
@@ -153,14 +153,12 @@ def _sidecar(
     """One reduced matrix where a sidecar has its output matrix; one for each layer where they differ."""
     shared = _shared_output(source)
     first, *rest = matrices
-    stored = first.stored.tensor
-    alike = all(one.stored.tensor.name == stored.name or same_bytes(one.stored.tensor, stored) for one in rest)
+    alike = all(one.same(first) for one in rest)
     every = [first.rows(rows, shared)] if alike else [one.rows(rows, _own_name(one, shared)) for one in matrices]
     made = {entry.name: entry for entries in every for entry in entries}
-    there = [found for role, layer, found in find_trunk(source) if layer is None and role.name == "output.weight"]
-    matrix_names = [n for found in there if found is not None for n in found.names]
-    matrix_names += [name for one in matrices if one.own for name in one.found.names]
-    return made, {name: "the output matrix, of which rows are kept" for name in matrix_names if name not in made}
+    there = find_shared(source, "output.weight")
+    names = [*(there.names if there is not None else ()), *(n for one in matrices if one.own for n in one.found.names)]
+    return made, {name: "the output matrix, of which rows are kept" for name in names if name not in made}
 
 
 def _own_name(one: Matrix, shared: str) -> str:
@@ -169,27 +167,22 @@ def _own_name(one: Matrix, shared: str) -> str:
 
 def _shared_output(source: Checkpoint) -> str:
     """What the output matrix of a sidecar is called."""
-    for role, layer, found in find_trunk(source):
-        if layer is None and role.name == "output.weight":
-            if found is not None:
-                return f"{found.names[0].rpartition('.')[0]}.weight"
-            if source.dialect != "gguf":
-                return role.sources(source.dialect)[0].pattern
-    return "output.weight"
+    found = find_shared(source, "output.weight")
+    if found is not None:
+        return f"{found.names[0].rpartition('.')[0]}.weight"
+    if source.dialect == "gguf":
+        return "output.weight"
+    role = next(role for role, layer, _ in find_trunk(source) if layer is None and role.name == "output.weight")
+    patterns = [one.pattern for one in role.sources(source.dialect)]
+    embed = find_shared(source, "token_embd.weight")
+    inside = embed is not None and embed.names[0].startswith(_WRAPPER)  # MLX: the whole text model stands in there
+    return next((one for one in patterns if inside and one.startswith(_WRAPPER)), patterns[0])
 
 
 def _copied_embeddings(source: Checkpoint, heads: Sequence[Head]) -> dict[str, str]:
     """The head's own embeddings that are the trunk's, byte for byte."""
-    shared = next(
-        (f for role, n, f in find_trunk(source) if n is None and role.name == "token_embd.weight" and f is not None),
-        None,
-    )
     own = [head.roles[EMBED] for head in heads if EMBED in head.roles]
-    if shared is None:
-        return {}
-    whole = shared.stored[0].tensor
-    copies = [one for one in own if len(one.names) == len(shared.names) == 1 and same_bytes(one.tensor, whole)]
-    return {name: "a copy of the embedding beside it" for one in copies for name in one.names}
+    return {name: "a copy of the embedding beside it" for one in own if is_copy(source, one) for name in one.names}
 
 
 def _facts(
@@ -200,16 +193,16 @@ def _facts(
     made: Mapping[str, Entry],
 ) -> list[str]:
     """What is reduced, and by how much a draft reads less: a model, each byte once and nothing else (`roofline`)."""
-    first = matrices[0].nbytes
-    small = sum(entry.nbytes for name, entry in made.items() if name not in (D2T, T2D))
-    small //= len({name for name in made if name.endswith((".weight", ".weight_packed"))})
+    first, small = matrices[0].nbytes, reduced_bytes(made.values())
     was = f", of {len(before)} that it was reduced to" if before is not None else ""
     reads = f"a draft reads {human_bytes(small)} of output matrix where it read {human_bytes(first)}"
-    if any(f is not None for role, n, f in find_trunk(source) if n is None and role.name == "token_embd.weight"):
+    if find_shared(source, "token_embd.weight") is not None:
         whole = traffic(source).drafts(1)
         less = whole - first + small
         reads += f", {human_bytes(less)} in all where it read {human_bytes(whole)} ({less / whole:.2f}x, by a model)"
-    return [f"draft vocabulary: {len(vocabulary)} of {vocabulary.size} tokens ({vocabulary.share:.1%}){was}", reads]
+    rounded = [entry for entry in made.values() if entry.action == "recode"]
+    kept = f"draft vocabulary: {len(vocabulary)} of {vocabulary.size} tokens ({vocabulary.share:.1%}){was}"
+    return [kept, reads, *(statement(rounded) if rounded else ())]
 
 
 def _gone_facts(source: Checkpoint, gone: Mapping[str, str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.errors import MissingRoleError
-from mtptools.head import Found, Head, Stored, find_trunk
+from mtptools.head import Found, Head, Stored, find_shared
 from mtptools.ops.own_output import OUTPUT
 from mtptools.plan import Entry
 from mtptools.quantized import beside
@@ -20,9 +20,20 @@ from mtptools.views import gathered, repacked
 from mtptools.vocab.maps import DraftVocabulary
 from mtptools.vocab.stored import D2T, T2D
 
-__all__ = ["Matrix", "drafts_with", "map_entries", "same_bytes", "with_outputs"]
+__all__ = [
+    "EMBED",
+    "LABEL",
+    "Matrix",
+    "drafts_with",
+    "is_copy",
+    "map_entries",
+    "reduced_bytes",
+    "same_bytes",
+    "with_outputs",
+]
 
 LABEL: Final = "source"
+EMBED: Final = "nextn.embed_tokens.weight"
 _CHUNK: Final = 8 << 20
 
 
@@ -40,7 +51,19 @@ class Matrix:
 
     @property
     def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in (self.stored.tensor, *self._scales().values()))
+        return sum(tensor.nbytes for tensor in self.parts)
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        """The tensors that it is stored as."""
+        return (self.stored.tensor, *self._scales().values())
+
+    def same(self, other: Matrix) -> bool:
+        """Is it the other one, or a copy of it?"""
+        pairs = list(zip(self.parts, other.parts, strict=False))
+        return len(self.parts) == len(other.parts) and all(
+            one.name == two.name or same_bytes(one, two) for one, two in pairs
+        )
 
     def _scales(self) -> dict[str, Tensor]:
         """What stands beside its values. A GGUF in NVFP4 has a second scale of the whole matrix there."""
@@ -58,12 +81,19 @@ class Matrix:
             values = gathered(self.found.tensor, vocabulary.ids, name)
             return [Entry(name, values, "BF16", LABEL, self.found.names, head=True, of_rows=n)]
         entries = []
-        for one in (tensor, *scales.values()):
+        for one in self.parts:
             whole = one.n_values == 1  # a scale of the whole matrix
             new = name.removesuffix(".weight") + one.name.removeprefix(stem)
             source = one if whole else gathered(one, vocabulary.ids, new)
             entries.append(Entry(new, source, one.codec, LABEL, (one.name,), head=True, of_rows=0 if whole else n))
         return entries
+
+
+def reduced_bytes(entries: Iterable[Entry]) -> int:
+    """Bytes of one reduced output matrix among these entries: what a draft reads of it."""
+    rows = [entry for entry in entries if entry.of_rows]
+    matrices = {entry.name.rpartition(".")[0] for entry in rows}
+    return sum(entry.nbytes for entry in rows) // max(len(matrices), 1)
 
 
 def _by_row(scale: Tensor, rows: int) -> bool:
@@ -72,8 +102,7 @@ def _by_row(scale: Tensor, rows: int) -> bool:
 
 def drafts_with(ckpt: Checkpoint, heads: Sequence[Head]) -> list[Matrix]:
     """The output matrix of every MTP layer: its own, else the one beside it. Raises MissingRoleError."""
-    there = {role.name: one for role, layer, one in find_trunk(ckpt) if layer is None and one is not None}
-    shared = there.get("output.weight") or there.get("token_embd.weight")
+    shared = find_shared(ckpt, "output.weight") or find_shared(ckpt, "token_embd.weight")
     out = []
     for head in heads:
         own = head.roles.get(OUTPUT)
@@ -114,11 +143,18 @@ def _made(name: str, codec: str, values: NDArray[Any]) -> Tensor:
     return repacked(name, (len(values),), codec, lambda start, stop: data)
 
 
+def is_copy(ckpt: Checkpoint, embed: Found) -> bool:
+    """Is a head's own embedding the one beside it, byte for byte?"""
+    shared = find_shared(ckpt, "token_embd.weight")
+    whole = len(embed.names) == 1 and shared is not None and len(shared.names) == 1
+    return whole and shared is not None and same_bytes(embed.stored[0].tensor, shared.stored[0].tensor)
+
+
 def same_bytes(left: Tensor, right: Tensor) -> bool:
     """The same values in the same type? Read a chunk at a time, up to the first that differs."""
-    if (left.shape, left.codec) != (right.shape, right.codec) or not (left.stored and right.stored):
+    if (left.shape, left.codec) != (right.shape, right.codec) or left.rows is not None or right.rows is not None:
         return False
-    size = left.nbytes
-    return all(
-        left.read(at, min(_CHUNK, size - at)) == right.read(at, min(_CHUNK, size - at)) for at in range(0, size, _CHUNK)
-    )
+    size, row = left.nbytes, max(left.row_bytes, 1)
+    step = max(_CHUNK // row, 1) * row
+    chunks = ((at, min(step, size - at)) for at in range(0, size, step))
+    return all(left.read(*chunk) == right.read(*chunk) for chunk in chunks)

@@ -9,15 +9,15 @@ from typing import Any, Final
 from mtptools.checkpoint import Checkpoint
 from mtptools.errors import IncompatibleError, InputError, UsageError
 from mtptools.gguf_blocks import trunk_blocks
-from mtptools.head import Found, Head, find_trunk, is_sidecar
+from mtptools.head import Found, Head, find_shared, is_sidecar
 from mtptools.ops.compatible import require_match
 from mtptools.ops.declare import changes_between, gguf_changes, to_json_bytes
 from mtptools.ops.donor import complete_head
 from mtptools.ops.folder import left_out, side_files
 from mtptools.ops.head_alone import declares
 from mtptools.ops.own_output import OUTPUT
-from mtptools.ops.prune_vocab import EMBED, without_receipt
-from mtptools.ops.reduced import drafts_with
+from mtptools.ops.prune_vocab import without_receipt
+from mtptools.ops.reduced import EMBED, LABEL, drafts_with, same_bytes
 from mtptools.ops.shards import gguf_shards, with_made
 from mtptools.plan import Dropped, Entry, Input, OutFile, Plan
 from mtptools.views import gathered
@@ -26,7 +26,6 @@ from mtptools.vocab.stored import draft_vocabulary, map_names
 
 __all__ = ["restore_vocab"]
 
-LABEL: Final = "source"
 WHY: Final = "of the reduced head"
 
 
@@ -88,7 +87,7 @@ def _made(source: Checkpoint, donor: Checkpoint, heads: Sequence[Head], theirs: 
         for role in (OUTPUT, EMBED):
             if role in head.roles and (role == OUTPUT or role not in ours.roles):
                 out |= _taken(donor, head.roles[role], f"blk.{first + n}.{role}")
-    shared = next((f for role, n, f in find_trunk(donor) if n is None and role.name == "output.weight"), None)
+    shared = find_shared(donor, "output.weight")
     if is_sidecar(source) and shared is not None:
         out |= _taken(donor, shared, "output.weight")
     return out
@@ -118,6 +117,6 @@ def _rows_agree(
     ours, whole = drafts_with(source, heads)[0].stored.tensor, drafts_with(donor, theirs)[0].stored.tensor
     if ours.codec != whole.codec or whole.shape[0] != vocabulary.size:
         return "the reduced rows were not compared with the donor's: they are in another type"
-    if gathered(whole, vocabulary.ids, whole.name).read() == ours.read():
+    if same_bytes(gathered(whole, vocabulary.ids, whole.name), ours):
         return f"the {len(vocabulary)} reduced rows are the donor's, byte for byte"
     return "the reduced rows are not the donor's: it is another head, or one of the two was quantized since"

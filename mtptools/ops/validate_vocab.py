@@ -11,11 +11,10 @@ from mtptools.hparams import text_config
 from mtptools.ops import validate_tensors
 from mtptools.ops.own_output import OUTPUT
 from mtptools.ops.prune_vocab import RUNTIMES
-from mtptools.vocab.stored import D2T, map_names, raw
+from mtptools.vocab.stored import D2T, SIZE_KEY, map_names, raw
 
 __all__ = ["agrees", "matrices", "runtime"]
 
-SIZE_KEY = "draft_vocab_size"
 _AGAIN = "make the reduced head again from the whole one: mtptools prune-vocab --help"
 Report = Iterator[tuple[str, str, str]]
 

@@ -93,6 +93,7 @@ class DomainTrial:
 class DraftTrial:
     """domains in the order of asking;  distinct  different tokens by emitted ones: a text that loops measures little
     reads    what the model reads with the whole head and the reduced one, for the modelled gain: the caller's
+    spared   domains that are measured and not judged: those of weight 0
     """
 
     path: str
@@ -105,6 +106,7 @@ class DraftTrial:
     reads: tuple[Traffic, Traffic] | None = None
     fingerprint: dict[str, Any] = field(default_factory=dict)
     prompts_digest: str = ""
+    spared: frozenset[str] = frozenset()
 
     @cached_property
     def whole(self) -> DomainTrial:
@@ -119,7 +121,7 @@ class DraftTrial:
 
     def failed(self, max_loss: float) -> list[str]:
         """Domains whose rate loses more than so many points, as measured."""
-        return [one.name for one in self.domains if one.loss > max_loss + 1e-9]
+        return [one.name for one in self.domains if one.loss > max_loss + 1e-9 and one.name not in self.spared]
 
     def gain(self, one: DomainTrial) -> float | None:
         """Of a domain, by the model of bytes read; None where these are not known."""

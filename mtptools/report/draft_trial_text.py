@@ -144,6 +144,8 @@ def _verdict(trial: DraftTrial, max_loss: float | None) -> list[str]:
     lines = [f"FAIL  {one.name} loses {one.loss:.1f} points" for one in trial.domains if one.name in failed]
     if not failed:
         lines.append(f"no domain loses more than {max_loss:g} points")
+    if trial.spared:
+        lines.append(f"measured and not judged, of weight 0: {', '.join(sorted(trial.spared))}")
     unclear = [one.name for one in trial.domains if one.unclear(max_loss)]
     if unclear:
         lines.append(f"not settled by so few steps: {', '.join(unclear)}: more --tokens, or more prompts")

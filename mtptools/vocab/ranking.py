@@ -91,7 +91,7 @@ def chosen(ranking: Ranking, n: int) -> DraftVocabulary:
         raise UsageError(f"{n} tokens are no vocabulary", where="--size", hint="--size 64k")
     if n > most:
         have = "the vocabulary has" if most == ranking.size else "the head is reduced already and can draft"
-        raise UsageError(f"{n:,} tokens asked for; {have} {most:,}", where="--size", hint="--size auto")
+        raise UsageError(f"{n:,} tokens asked for; {have} {most:,}", where="--size", hint=f"--size {most}, or less")
     if n < ranking.kept:
         raise UsageError(
             f"{n:,} tokens asked for; {ranking.kept:,} are always kept (special, added, bytes, chat template)",
@@ -126,7 +126,9 @@ def auto(
             f"{target:.1%} held-out coverage is out of reach: with every token that was seen "
             f"({ranking.seen:,}) it is {told}",
             where="--size auto",
-            hint=f"give more text, --corpus {short[0][1]}=MORE, or a size: --size 64k",
+            hint=f"give more text, --corpus {short[0][1]}=MORE, or a size: --size 64k"
+            if len(ranking.ids) == ranking.size
+            else "the head is reduced already and has lost the rest: --restore DONOR first, or a size: --size 64k",
         )
     need = max(int(np.argmax(values >= target)) for values in curves.values())
     return min(-(-max(need, ranking.kept, 1) // step) * step, len(ranking.ids))

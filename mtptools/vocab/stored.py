@@ -24,6 +24,7 @@ from mtptools.vocab.maps import Absolute, DraftVocabulary, Offsets, Problem, abs
 __all__ = [
     "ABSOLUTE_IDS",
     "D2T",
+    "SIZE_KEY",
     "T2D",
     "Kind",
     "Mask",
@@ -41,6 +42,7 @@ __all__ = [
 
 D2T: Final = "d2t"
 T2D: Final = "t2d"
+SIZE_KEY: Final = "draft_vocab_size"  # in config.json, and in metadata of safetensors
 ABSOLUTE_IDS: Final = "these are absolute ids, offsets belong here"
 Kind = Literal["absolute", "offsets"]
 Values = NDArray[np.int64]  # of a d2t, of either kind

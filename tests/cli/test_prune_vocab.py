@@ -62,7 +62,8 @@ def test_says_what_a_vocabulary_covers_without_writing(run: Any, prose: Path, co
     assert data["output"] is None
     counts = {one["domain"]: one for one in data["origin"]["domains"]}
     assert counts["code"]["bytes"] == sum(path.stat().st_size for path in code.iterdir())
-    assert 0.9 < data["coverage"]["sizes"][0]["worst"]["held"] <= 1
+    by_size = {one["size"]: one["worst"]["held"] for one in data["coverage"]["sizes"]}
+    assert by_size[256 * 2] < by_size[1024] < by_size[1536] < 1
     assert not list(tmp_path.glob("*.gguf"))
 
 
@@ -119,6 +120,35 @@ def test_the_model_writes_the_corpus(run: Any, tmp_path: Path) -> None:
     (domain,) = data["origin"]["domains"]
     assert domain["tokens"] == 12 * domain["documents"]
     assert data["trial"]["all"]["prompts"] == max(1, domain["documents"] // 5)
+
+
+def test_every_domain_that_counts_is_judged(run: Any, prose: Path, code: Path, tmp_path: Path) -> None:
+    """Text and the model's own; a domain of weight 0 is measured and not judged."""
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("The first\nThe second\nA third\nFour\nFive\nSix\n")
+    asked = ("prune-vocab", MODEL, "--corpus", prose, "--from-model", prompts, "--size", "600", "--tokens", "8")
+    rc, shown, err = run(*asked, "--corpus", f"code={code}", "--weight", "code=0", "--max-loss", "100", "--json")
+    assert rc == 0, err
+    trial = json.loads(shown)["trial"]
+    assert list(trial["domains"]) == ["model", "prose", "code"]
+    assert trial["domains"]["code"]["loss"] > 0
+    for weights, judged in ((("--weight", "code=0"), False), ((), True)):
+        _, shown, _ = run(*asked, "--corpus", f"code={code}", *weights, "--max-loss", "0", "--json")
+        assert ("code" in json.loads(shown)["trial"]["failed"]) == judged
+
+
+def test_a_token_without_a_row_is_not_kept(run: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copy(FOLDER / name, folder / name)
+    more = {"added_tokens_decoder": {str(VOCAB + 5): {"content": "<|beyond|>", "special": True}}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(more))
+    (tmp_path / "ids.json").write_text("[1, 2, 3]")
+    out = tmp_path / "out.txt"
+    rc, _, err = run("prune-vocab", folder, "-o", out, "--map-only", "--ids", tmp_path / "ids.json")
+    assert rc == 0, err
+    assert max(map(int, out.read_text().split())) < VOCAB
 
 
 def test_lists_in_every_format_and_back(run: Any, tmp_path: Path) -> None:
@@ -212,6 +242,10 @@ REFUSED = {
     "no tokenizer there": (("--tokenizer", "{tmp}", *CORPUS), 3, "--tokenizer"),
     "ids-as of nothing": (("--ids-as", "offsets", *CORPUS), 2, "--ids"),
     "to without map-only": (("--to", "ids", *CORPUS), 2, "--map-only"),
+    "restore with a size": (("--restore", "{tmp}/x.gguf", "--size", "1k"), 2, "--restore takes no"),
+    "a list of a sidecar": (("--map-only", "--sidecar", *CORPUS), 2, "no checkpoint"),
+    "a device for nothing": (("--device", "cuda", *CORPUS), 2, "for measuring"),
+    "two weights": (("--weight", "prose=1", "--weight", "prose=2", *CORPUS), 2, "two weights"),
 }
 
 

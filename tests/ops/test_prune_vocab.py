@@ -261,7 +261,10 @@ def test_a_matrix_with_scales_of_several_rows_is_read_and_written_in_bf16(tmp_pa
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     source = open_checkpoint(folder)
     keep = some(source, 250)
-    write(prune_vocab(source, keep, "out"), tmp_path / "out")
+    plan = prune_vocab(source, keep, "out")
+    assert [entry.action for entry in plan.entries if entry.of_rows] == ["recode"]
+    assert any(fact.startswith("not exact: codes and scales become BF16") for fact in plan.facts), plan.facts
+    write(plan, tmp_path / "out")
     read = load_file(tmp_path / "out" / "model.safetensors")
     whole = tensors["lm_head.weight"].float() * scales.repeat_interleave(128, 0).repeat_interleave(128, 1)
     assert read["lm_head.weight"].dtype == torch.bfloat16
