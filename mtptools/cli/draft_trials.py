@@ -95,13 +95,13 @@ class Decoding:
         from mtptools.ops.reduced import reduced_bytes
         from mtptools.ops.roofline import traffic
         from mtptools.report.draft_trial import try_vocabulary, write_texts
-        from mtptools.vocab.generated import held_out
+        from mtptools.vocab.generated import is_held
 
         self.require()
         texts: dict[str, Sequence[Trace]] = {}
         if self.told.prompts is None:
             for domain, some in self.traces.items():
-                texts[domain] = [one for n, one in enumerate(some) if held_out(n, len(some))]
+                texts[domain] = [one for n, one in enumerate(some) if is_held(n, len(some))]
         prompts = {} if texts and not corpora else self._prompts(corpora)
         with status(quiet=self.quiet) as say:
             texts |= write_texts(self.model, prompts, self.told.tokens, say, stop=self.tokenizer.stop_ids)

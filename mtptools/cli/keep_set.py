@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mtptools.checkpoint import Checkpoint
 from mtptools.cli.output import status
 from mtptools.cli.prune_options import Keeping, parse_corpora, parse_weights
-from mtptools.errors import TokenizerError, UsageError
+from mtptools.errors import InputError, TokenizerError, UsageError
 from mtptools.tokens import tokenizer_facts
 from mtptools.vocab.maps import Absolute, DraftVocabulary
 from mtptools.vocab.stored import draft_vocabulary
@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from mtptools.vocab.coverage import Coverage
     from mtptools.vocab.ranking import Ranking
 
-__all__ = ["KeepSet", "keep_set", "tokenizer_holder"]
+__all__ = ["KeepSet", "OutOfReachError", "keep_set", "tokenizer_holder"]
+
+
+class OutOfReachError(InputError):
+    """No size is enough for `--size auto`. `found` is what there is: coverage by every token that was seen."""
+
+    def __init__(self, error: InputError, found: KeepSet) -> None:
+        super().__init__(error.what, where=error.where, hint=error.hint)
+        self.found = found
+
 
 Texts = Mapping[str, Sequence[Sequence[int]]]
 
@@ -48,33 +57,56 @@ class KeepSet:
 
 
 def tokenizer_holder(ckpt: Checkpoint, path: Path | None) -> Checkpoint:
-    """The checkpoint whose tokenizer is the model's: itself, or a folder or GGUF that was named."""
+    """The checkpoint whose tokenizer is the model's: itself, or a folder or GGUF that was named.
+
+    Raises TokenizerError: there is none, or it is not the one that the model brings.
+    """
     if path is None:
         return ckpt
     from mtptools.checkpoint import open_checkpoint
 
-    if path.suffix == ".gguf":
-        return open_checkpoint(path)
     folder = path if path.is_dir() else path.parent
-    if not (folder / "tokenizer.json").is_file():
+    if path.suffix == ".gguf":
+        holder = open_checkpoint(path)
+    elif not path.exists() or not (folder / "tokenizer.json").is_file():
         raise TokenizerError(
-            "no tokenizer.json there", where=folder, hint="--tokenizer FOLDER, where the model's tokenizer.json is"
+            "no tokenizer.json there" if path.exists() else "no such file or folder",
+            where=path,
+            hint="--tokenizer FOLDER, where the model's tokenizer.json is, or a GGUF of it",
         )
-    files = tuple(sorted(one.relative_to(folder) for one in folder.iterdir() if one.is_file()))
-    return Checkpoint(
-        path=folder, container="safetensors", dialect="hf", files=(), tensors={}, folder=folder, side_files=files
-    )
+    else:
+        files = tuple(sorted(one.relative_to(folder) for one in folder.iterdir() if one.is_file()))
+        holder = Checkpoint(
+            path=folder, container="safetensors", dialect="hf", files=(), tensors={}, folder=folder, side_files=files
+        )
+    own, other = tokenizer_facts(ckpt), tokenizer_facts(holder)
+    if own is not None and other is not None and own.digest != other.digest:
+        raise TokenizerError(
+            f"it is not the model's own: {other.size} tokens {other.digest[:12]}, the model's {own.size} tokens "
+            f"{own.digest[:12]}",
+            where=path,
+            hint="leave out --tokenizer: the model brings one",
+        )
+    return holder
 
 
 def keep_set(
-    ckpt: Checkpoint, holder: Checkpoint, told: Keeping, written: Callable[[Path], Texts], *, quiet: bool
+    ckpt: Checkpoint,
+    holder: Checkpoint,
+    told: Keeping,
+    written: Callable[[Path], Texts],
+    *,
+    strict: bool,
+    quiet: bool,
 ) -> KeepSet:
     """Choose the tokens.
 
     holder   has the tokenizer
     written  decodes after the prompts of a file: domain to the texts that the model wrote, every fifth held out
 
-    Raises what reading, counting and decoding raise; UsageError where nothing says what to keep.
+    strict   a size that `auto` cannot find is an error, not a remark
+
+    Raises what reading, counting and decoding raise; OutOfReachError; UsageError where nothing says what to keep.
     """
     size, before = ckpt.hparams.vocab_size, draft_vocabulary(ckpt)
     corpora, weights = parse_corpora(told.corpora), parse_weights(told.weights)
@@ -111,12 +143,21 @@ def keep_set(
 
     kept = {*always, *(given.ids.tolist() if given is not None else ())}
     ranking = rank(counted, weights, kept, size, before)
-    asked = parse_size(told.size or "auto")
-    step = step_of(size)
-    n = auto(counted, ranking, weights, step=step) if asked is None else asked
+    asked = parse_size("auto" if told.size is None else told.size)
     facts = [f"always kept: {len(always)} tokens ({_reasons(always)})"] if always else []
+    facts += [f"and the {len(given)} tokens of {told.ids.name}"] if given is not None and told.ids is not None else []
+    n = asked or 0
     if asked is None:
-        facts.append(f"size {n}: the smallest multiple of {step} that covers 99.5 % of every domain's held-out text")
+        step = step_of(size)
+        try:
+            n = auto(counted, ranking, weights, step=step)
+            said = f"size {n}: the smallest multiple of {step} that covers 99.5 % of every domain's held-out text"
+        except InputError as error:
+            n, said = ranking.seen, f"no size for auto: {error.what}; shown is every token that was seen"
+            if strict:
+                found = _with_coverage(KeepSet(chosen(ranking, n), origin, facts, counted, ranking, weights))
+                raise OutOfReachError(error, found) from error
+        facts.append(said)
     return _with_coverage(KeepSet(chosen(ranking, n), origin, facts, counted, ranking, weights))
 
 
@@ -216,12 +257,13 @@ def _list_facts(
     # A head that is reduced already has lost what it has lost.
     wanted = [i for i in always if before is None or before.mask[i]]
     added = sorted(set(wanted) - set(given.ids.tolist()))
+    said = [f"{len(given)} of {given.size} tokens by the list"]
     if not added:
-        return [], given
+        return said, given
     ids = np.union1d(given.ids, np.array(added, dtype=np.int64))
     counts = _reasons({i: always[i] for i in added})
     fact = f"{len(added)} tokens that the list lacks are kept all the same ({counts}); --as-given leaves them out"
-    return [fact], DraftVocabulary.of(Absolute(ids), given.size)
+    return [*said, fact], DraftVocabulary.of(Absolute(ids), given.size)
 
 
 def _with_coverage(kept: KeepSet) -> KeepSet:

@@ -60,10 +60,15 @@ def _shown(text: str) -> str:
     return text.encode(encoding, "replace").decode(encoding)
 
 
+def _on_terminal() -> bool:
+    """Is standard error one? It may be closed."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 @contextlib.contextmanager
 def progress(total: int, label: str, *, quiet: bool) -> Iterator[Callable[[int], None]]:
     """A callback for bytes done; a bar on stderr when that is a terminal."""
-    if quiet or not sys.stderr.isatty():
+    if quiet or not _on_terminal():
         yield lambda n: None
         return
     from tqdm import tqdm
@@ -79,7 +84,7 @@ def progress(total: int, label: str, *, quiet: bool) -> Iterator[Callable[[int],
 @contextlib.contextmanager
 def status(*, quiet: bool) -> Iterator[Callable[[str], None]]:
     """A callback for what is being done now; one line on stderr that rewrites itself, on a terminal only."""
-    if quiet or not sys.stderr.isatty():
+    if quiet or not _on_terminal():
         yield lambda text: None
         return
 

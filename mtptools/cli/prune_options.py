@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
@@ -135,6 +136,7 @@ trial_options = _grouped("trying", _TRY, Trying)
 
 
 _DECODING: Final = ("trunk", "prompts", "limit", "tokens", "k", "device", "dtype", "threads")
+_HEAVIEST: Final = 1e6
 _REDUCED: Final = ("sidecar", "keep_embeddings")
 _SPELLED: Final = {"corpora": "--corpus", "weights": "--weight"}
 
@@ -166,13 +168,23 @@ def parse_corpora(texts: tuple[str, ...]) -> dict[str, list[Path]]:
     for text in texts:
         name, equals, path = text.partition("=")
         if not equals or Path(text).exists() or "/" in name:
-            name, path = Path(text).resolve().name.partition(".")[0] or Path(text).name, text
+            name, path = _stem(text), text
         if not (name and path):
             raise UsageError(
                 f"{text!r} is not NAME=PATH", where="--corpus", hint="--corpus code=src --corpus notes.txt"
             )
-        out.setdefault(name, []).append(Path(path))
+        out.setdefault(_shown(name), []).append(Path(path))
     return out
+
+
+def _stem(path: str) -> str:
+    name = os.path.basename(os.path.abspath(path))  # noqa: PTH100, PTH119  a link has the name it was given
+    return name.partition(".")[0] or name
+
+
+def _shown(name: str) -> str:
+    """A name that a table and a picture can hold."""
+    return " ".join(name.encode("utf-8", "replace").decode().replace("|", " ").split()) or "text"
 
 
 def parse_weights(texts: tuple[str, ...]) -> dict[str, float]:
@@ -184,8 +196,10 @@ def parse_weights(texts: tuple[str, ...]) -> dict[str, float]:
             weight = float(number)
         except ValueError:
             weight = -1.0
-        if not name or not 0 <= weight < float("inf"):
-            raise UsageError(f"{text!r} is not NAME=W, a weight from 0 up", where="--weight", hint="--weight code=2")
+        if not name or not 0 <= weight <= _HEAVIEST:
+            raise UsageError(
+                f"{text!r} is not NAME=W, a weight from 0 to {_HEAVIEST:g}", where="--weight", hint="--weight code=2"
+            )
         if name in out:
             raise UsageError(f"{name} has two weights", where="--weight", hint=f"--weight {name}={number}")
         out[name] = weight

@@ -12,7 +12,7 @@ import numpy as np
 
 from mtptools.checkpoint import Checkpoint, open_checkpoint, open_declared
 from mtptools.cli.draft_trials import Decoding
-from mtptools.cli.keep_set import KeepSet, keep_set, tokenizer_holder
+from mtptools.cli.keep_set import KeepSet, OutOfReachError, keep_set, tokenizer_holder
 from mtptools.cli.one_file import check_file, write_file
 from mtptools.cli.options import NO_OUTPUT, Writing
 from mtptools.cli.output import emit, note
@@ -58,11 +58,11 @@ def prune(
     plan_of = partial(prune_vocab, ckpt, out_name=name, sidecar=sidecar, link=link)
     if writes:  # what is wrong with the head, or with the place, is found out before the hours
         check_plan(plan_of(_placeholder(ckpt), keep_embeddings=True), writing)
-    done = _chosen(ckpt, keeping, trying, quiet=quiet)
+    done = _chosen(ckpt, keeping, trying, writing.out, strict=writes, quiet=quiet)
     plan = None
     if writes:
         plan = plan_of(done.kept.vocabulary, keep_embeddings=keep_embeddings, facts=done.kept.facts)
-    _draw(done.kept, keeping.plot, quiet=quiet)
+    _draw(done.kept, None if writing.dry_run else keeping.plot, quiet=quiet)
     if plan is None or done.lost:
         lines = [*done.kept.facts, done.text]
         emit({**done.data, "output": None}, "\n".join(lines), as_json=writing.as_json, quiet=writing.quiet)
@@ -96,11 +96,10 @@ def write_map(source: Path, keeping: Keeping, trying: Trying, to: str | None, wr
         raise UsageError("a list is no checkpoint to verify", where="--verify", hint="leave it out")
     ckpt = _opened(source, keeping, trying)
     beside = writing.out.with_name(f"{writing.out.name}.receipt.json")
-    inputs = [source, *(file.path for file in ckpt.files), *([keeping.ids] if keeping.ids else [])]
-    inputs += [path for paths in parse_corpora(keeping.corpora).values() for path in paths]
     for path in (writing.out, beside):
-        check_file(path, inputs, force=writing.force)
-    done = _chosen(ckpt, keeping, trying, quiet=writing.quiet or writing.as_json)
+        _check_place(path, ckpt, keeping, trying)
+        check_file(path, [source], force=writing.force)
+    done = _chosen(ckpt, keeping, trying, writing.out, strict=True, quiet=writing.quiet or writing.as_json)
     tokens = tokenizer_facts(tokenizer_holder(ckpt, keeping.tokenizer))
     digest, vocabulary = None if tokens is None else tokens.digest, done.kept.vocabulary
     body = file_bytes(vocabulary, form, digest)
@@ -112,7 +111,7 @@ def write_map(source: Path, keeping: Keeping, trying: Trying, to: str | None, wr
         f"{FORMATS[form].what}",
         f"loaded by: {LOADED_BY[form]}",
     ]
-    _draw(done.kept, keeping.plot, quiet=writing.quiet or writing.as_json)
+    _draw(done.kept, None if writing.dry_run else keeping.plot, quiet=writing.quiet or writing.as_json)
     writes = not done.lost and not writing.dry_run
     if writes:
         for path, part in ((writing.out, body), (beside, (json.dumps(record, indent=1) + "\n").encode())):
@@ -123,6 +122,18 @@ def write_map(source: Path, keeping: Keeping, trying: Trying, to: str | None, wr
     data = {**done.data, "output": str(writing.out) if writes else None, "format": form, "receipt": record}
     emit(data, "\n".join(lines), as_json=writing.as_json, quiet=writing.quiet)
     return _verdict(done.lost, trying, writes=True)
+
+
+def _check_place(out: Path, ckpt: Checkpoint, keeping: Keeping, trying: Trying) -> None:
+    """Refuse to replace what is read: of folders, whatever is in them that a run before did not put there."""
+    if not out.exists() or out.with_name(f"{out.name}.receipt.json").exists() or out.name.endswith(".receipt.json"):
+        return
+    read = [path for paths in parse_corpora(keeping.corpora).values() for path in paths]
+    read += [one for one in (keeping.ids, keeping.from_model, keeping.tokenizer, trying.prompts, ckpt.path) if one]
+    read += [file.path for file in ckpt.files] + ([ckpt.folder] if ckpt.folder is not None else [])
+    real = out.resolve()
+    if any(real.samefile(one) or one.resolve() in real.parents for one in read if one.exists()):
+        raise UsageError("the output is one of the inputs", where=out, hint="give another path with -o")
 
 
 def _verdict(lost: list[str], trying: Trying, *, writes: bool) -> int:
@@ -142,17 +153,23 @@ class _Done:
     lost: list[str]
 
 
-def _chosen(ckpt: Checkpoint, keeping: Keeping, trying: Trying, *, quiet: bool) -> _Done:
+def _chosen(ckpt: Checkpoint, keeping: Keeping, trying: Trying, out: Path, *, strict: bool, quiet: bool) -> _Done:
     """Count, choose, measure. What can be wrong with little is found out before that takes hours."""
     if keeping.plot is not None:
         check_plot_place(keeping.plot)
+        if out != NO_OUTPUT and keeping.plot.resolve() == out.resolve():
+            raise UsageError("the picture and the output are one file", where="--plot", hint="--plot coverage.svg")
         if keeping.ids is not None and keeping.size is None:
             raise UsageError("a list has no order to draw", where="--plot", hint="leave out --ids, or give --size too")
     holder = tokenizer_holder(ckpt, keeping.tokenizer)
     decoding = Decoding(ckpt, holder, trying, quiet=quiet)
     if trying.asked or keeping.from_model is not None:
         decoding.require()
-    kept = keep_set(ckpt, holder, keeping, decoding.written, quiet=quiet)
+    try:
+        kept = keep_set(ckpt, holder, keeping, decoding.written, strict=strict, quiet=quiet)
+    except OutOfReachError as error:
+        note("\n".join(_told(error.found)[1]), quiet=quiet)
+        raise
     data, lines = _told(kept)
     lost: list[str] = []
     if trying.asked:

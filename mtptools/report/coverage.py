@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from textwrap import wrap
 from typing import Any, Final
 
+import numpy as np
+
 from mtptools import __version__
 from mtptools.report.bench import markdown
-from mtptools.vocab.coverage import Coverage, K
+from mtptools.vocab.counting import Counted
+from mtptools.vocab.coverage import Coverage, K, curve, unseen_counts
 from mtptools.vocab.ranking import TARGET, Ranking
 
 __all__ = ["LOW", "name_of", "notes", "render", "to_json"]
@@ -21,6 +24,7 @@ LOW: Final = 0.95
 _NAME: Final = 20  # letters of a domain's name
 _WIDTH: Final = 100  # columns of a terminal
 _COLUMNS: Final = 6  # sizes side by side within it
+_POINTS: Final = 100  # of a curve
 
 
 def name_of(size: int) -> str:
@@ -71,7 +75,13 @@ def notes(chosen: Coverage, ranking: Ranking | None = None) -> list[str]:
     return out
 
 
-def to_json(chosen: Coverage, others: Sequence[Coverage] = (), ranking: Ranking | None = None) -> dict[str, Any]:
+def to_json(
+    chosen: Coverage,
+    others: Sequence[Coverage] = (),
+    ranking: Ranking | None = None,
+    counted: Sequence[Counted] = (),
+) -> dict[str, Any]:
+    """counted  of the domains of `chosen`, in any order: with a ranking, held-out coverage at about 100 sizes"""
     return {
         "schema": SCHEMA,
         "version": __version__,
@@ -83,7 +93,19 @@ def to_json(chosen: Coverage, others: Sequence[Coverage] = (), ranking: Ranking 
         "meets_target": chosen.worst.held >= TARGET,
         "notes": notes(chosen, ranking),
         "sizes": [_size_json(one) for one in _shown(chosen, others, None)],
+        "curve": _curve_json(chosen, ranking, counted) if ranking and counted else None,
     }
+
+
+def _curve_json(chosen: Coverage, ranking: Ranking, counted: Sequence[Counted]) -> dict[str, Any]:
+    """Sizes from what is always kept to all, even in their logarithm."""
+    weights = {one.domain: one.weight for one in chosen.domains}
+    sizes = np.unique(np.geomspace(max(ranking.kept, 1), len(ranking.ids), _POINTS).round().astype(np.int64))
+    domains = [
+        {"domain": one.domain, "held": curve(ranking.ids, unseen_counts(one, weights[one.domain]))[sizes].tolist()}
+        for one in counted
+    ]
+    return {"sizes": sizes.tolist(), "domains": domains}
 
 
 def _size_json(coverage: Coverage) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from mtptools.report.coverage import name_of
 from mtptools.report.plot import COLOURS, GREY, STYLES, saved, settings
 from mtptools.report.sweep_plot import apart
 from mtptools.vocab.counting import Counted
-from mtptools.vocab.coverage import curve, held_out, weighted
+from mtptools.vocab.coverage import curve, unseen_counts, weighted
 from mtptools.vocab.ranking import TARGET, Ranking
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def plot_coverage(
     end = min(max(ranking.seen, size or 0, 2 * ranking.kept, 2), len(ranking.ids))
     start = max(ranking.kept, end // _WIDEST, 1)
     sizes = np.unique(np.geomspace(start, end, _POINTS).astype(np.int64))
-    held = {one.domain: held_out(one, by_domain[one.domain]) for one in counted}
+    held = {one.domain: unseen_counts(one, by_domain[one.domain]) for one in counted}
     lost = {domain: 1 - curve(ranking.ids, counts)[sizes] for domain, counts in held.items()}
     with settings():
         figure = Figure(figsize=(8.5, 4.6), layout="constrained")

@@ -1,32 +1,41 @@
 """Corpora as a stream of texts with bounded memory, and which part of them is held out.
 
 What is held out must be text that the counted part does not go on with: neighbouring lines share names, subjects and
-whole phrases, and single lines held out would say that nearly any list covers them. Where there are enough documents
-every tenth is held out whole, else every tenth block of consecutive text. A piece is encoded by itself and belongs to
-one side: no token stands half in each.
+whole phrases, and single lines held out would say that nearly any list covers them. Of every ten documents one is held
+out whole; where they are few or very unequal, of every ten blocks of consecutive text one. Which of the ten is told by
+a hash of their number, since sorted folders repeat themselves. A piece is encoded by itself and belongs to one side: no
+token stands half in each. One that stood word for word in the counted part before (a system prompt) is counted, too.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from mtptools.errors import InputError
-from mtptools.vocab.textfiles import HINT, Text, documents, is_text, opened, refusal
+import numpy as np
 
-__all__ = ["BLOCK", "EVERY", "LEAST_DOCUMENTS", "Files", "Piece", "find", "pieces"]
+from mtptools.errors import InputError
+from mtptools.vocab.textfiles import HINT, Text, documents, opened, refusal, sizes
+
+__all__ = ["BLOCK", "EVERY", "LEAST_DOCUMENTS", "Files", "Left", "Piece", "find", "pieces"]
 
 EVERY: Final = 10
-"""One of so many documents or blocks is held out, the last."""
+"""One of so many documents or blocks in a row is held out."""
 LEAST_DOCUMENTS: Final = 20
 """With fewer, blocks are held out."""
 BLOCK: Final = 256
 """Characters of the smallest block."""
 BLOCKS: Final = 100  # about as many, where blocks are held out
 PIECE: Final = 1 << 16  # characters
-LINE: Final = 1 << 20  # characters of a line that is not cut
+LINE: Final = 4  # pieces: a longer line is cut
+LARGEST: Final = 0.1  # share of all that one document may have, where whole ones are held out
+SHARES: Final = (0.03, 0.3)  # that are held out then
+REPEATS: Final = 64  # characters of a piece that is looked for in the counted part; shorter ones recur in any text
+SLOTS: Final = 1 << 21  # hashes of the counted part, 16 MB
 
 
 class Piece(NamedTuple):
@@ -45,8 +54,8 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Files:
-    """paths    in the order they are read
-    named    those that were named one by one: each must have text
+    """paths    in the order they are read, each file once
+    named    those that were named one by one: each must be text
     skipped  files found in folders that are not text, and what they are
     nbytes   of `paths`, on disk
     """
@@ -57,16 +66,32 @@ class Files:
     nbytes: int
 
 
+@dataclass
+class Left:
+    """What was left, told while a corpus is read.
+
+    skipped   files of folders that turned out to be no text, and why; the text before that counts
+    textless  records of JSON without text
+    repeated  characters that were to be held out and had stood in the counted part
+    """
+
+    skipped: dict[Path, str] = field(default_factory=dict)
+    textless: int = 0
+    repeated: int = 0
+
+
 def find(paths: Sequence[Path]) -> Files:
     """Files that `paths` (files, or folders with all that is below) name; of a folder, no hidden and no empty ones.
 
     Raises InputError: nothing there, or no text in a folder.
     """
-    found: list[Path] = []
+    found: dict[tuple[int, int], Path] = {}  # by what the file is: relative, absolute and linked names are one
+    named: set[tuple[int, int]] = set()
     skipped: dict[Path, str] = {}
     for path in paths:
         if path.is_file():
-            found.append(path)
+            found.setdefault(_identity(path), path)
+            named.add(_identity(path))
         elif path.is_dir():
             inside = [one for one in sorted(path.rglob("*"), key=str) if _counts(one, path)]
             refused = {one: error for one in inside if (error := refusal(one))}
@@ -75,35 +100,55 @@ def find(paths: Sequence[Path]) -> Files:
                 if first is None:
                     raise InputError("no file in this folder holds text", where=path, hint=HINT)
                 raise InputError(f"none of {len(inside)} files is text: {first}", where=path, hint=first.hint)
-            found += [one for one in inside if one not in refused]
+            for one in inside:
+                if one not in refused:
+                    found.setdefault(_identity(one), one)
             skipped |= {one: error.what for one, error in refused.items()}
         else:
             raise InputError("no such file or folder of text", where=path, hint=HINT)
-    unique = tuple(dict.fromkeys(found))
-    named = frozenset(path for path in paths if path.is_file())
-    return Files(unique, named, skipped, sum(path.stat().st_size for path in unique))
+    unique = tuple(found.values())
+    return Files(unique, frozenset(found[one] for one in named), skipped, sum(path.stat().st_size for path in unique))
 
 
-def pieces(files: Files) -> Iterator[Piece]:
+def pieces(files: Files, left: Left | None = None) -> Iterator[Piece]:
     """All text of `files`, in order.
 
     A text file is one document, as is each record of JSON; each text of a record is cut by itself. Texts are cut at
-    line ends into pieces of about 64 KB (a line longer than a megabyte at a space, or between two characters).
-    Raises InputError: no text, binary, not UTF-8, or JSON that is broken or has no field with text.
+    line ends into pieces of about 64 KB, of little text smaller (a line of four such at a space, or between two
+    characters).
+    Raises InputError for files that were named: no text, binary, not UTF-8, JSON that is broken. Those of folders are
+    read up to there and told in `left`.
     """
+    left = Left() if left is None else left
     split, before = _Split(files), 0
     for path in files.paths:
-        empty = True
-        with opened(path) as file:
-            for texts in documents(file):
-                begins = True
-                for piece in (piece for text in texts for piece in _cut(text, split.size)):
-                    empty = empty and piece.isspace()
-                    yield Piece(piece, split.holds(piece, begins), begins, before + file.disk.tell())
-                    begins = False
-        if empty and path in files.named:
-            raise InputError("there is no text in this file", where=path, hint=HINT)
+        try:
+            yield from _pieces(path, split, left, before, must=path in files.named)
+        except InputError as error:
+            if path in files.named:
+                raise
+            left.skipped[path] = error.what
         before += path.stat().st_size
+
+
+def _pieces(path: Path, split: _Split, left: Left, before: int, *, must: bool) -> Iterator[Piece]:
+    """must  raise InputError where there is no text"""
+    empty, records, textless = True, 0, 0
+    with opened(path) as file:
+        for texts in documents(file):
+            begins = True
+            split.begin()
+            records, textless = records + 1, textless + (not texts)
+            for piece in (piece for text in texts for piece in _cut(text, split.size)):
+                empty = empty and piece.isspace()
+                held, repeated = split.holds(piece)
+                left.repeated += len(piece) * repeated
+                yield Piece(piece, held, begins, before + file.disk.tell())
+                begins = False
+    if empty and (must or textless):
+        what = f"none of {records} records holds text" if textless else "there is no text in this file"
+        raise InputError(what, where=path, hint=HINT)
+    left.textless += textless
 
 
 class _Split:
@@ -113,30 +158,55 @@ class _Split:
     """
 
     def __init__(self, files: Files) -> None:
-        self.whole = _has_documents(files)
-        self.size = PIECE if self.whole else min(PIECE, max(BLOCK, files.nbytes // BLOCKS))
+        total, self.whole = _planned(files)
+        self.size = PIECE if self.whole else min(PIECE, max(BLOCK, total // BLOCKS))
         self.number = -1 if self.whole else 0
         self.filled = 0
+        self.counted = np.zeros(SLOTS, np.uint64)  # hashes of pieces, each in its slot; the last one stays
 
-    def holds(self, piece: str, begins: bool) -> bool:
-        if self.whole:
-            self.number += begins
-        elif 2 * self.filled >= self.size:  # a piece is somewhat shorter: it ends with a line
+    def begin(self) -> None:
+        """A document begins."""
+        self.number += self.whole
+
+    def holds(self, piece: str) -> tuple[bool, bool]:
+        """(is this piece held out, is it not because it stood in the counted part)"""
+        if not self.whole and 2 * self.filled >= self.size:  # a piece is somewhat shorter: it ends with a line
             self.number, self.filled = self.number + 1, 0
         self.filled += len(piece)
-        return self.number % EVERY == EVERY - 1
+        held, stripped = _is_held(self.number), piece.strip()
+        if len(stripped) < REPEATS:
+            return held, False
+        key = int.from_bytes(blake2b(stripped.encode(), digest_size=8).digest(), "little")
+        if not held:
+            self.counted[key % SLOTS] = key
+        repeated = held and int(self.counted[key % SLOTS]) == key
+        return held and not repeated, repeated
 
 
-def _has_documents(files: Files) -> bool:
-    """Are there enough to hold out whole ones? Reads no further than it must."""
-    seen = 0
+def _is_held(number: int) -> bool:
+    group, place = divmod(number, EVERY)
+    return place == zlib.crc32(group.to_bytes(8, "little")) % EVERY
+
+
+def _planned(files: Files) -> tuple[int, bool]:
+    """(about the bytes of text, are whole documents held out), by reading JSON and what is compressed once before."""
+    count = total = held = largest = 0
     for path in files.paths:
-        with opened(path) as file:
-            for _ in [None] if is_text(file) else documents(file):
-                seen += 1
-                if seen == LEAST_DOCUMENTS:
-                    return True
-    return False
+        try:
+            with opened(path) as file:
+                for nbytes in sizes(file):
+                    held += nbytes * _is_held(count)
+                    count, total, largest = count + 1, total + nbytes, max(largest, nbytes)
+        except InputError:
+            continue  # said when it is read
+    low, high = SHARES
+    even = largest <= LARGEST * total and low * total <= held <= high * total
+    return total, count >= LEAST_DOCUMENTS and even
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino
 
 
 def _counts(path: Path, folder: Path) -> bool:
@@ -169,10 +239,10 @@ def _end(text: str, start: int, size: int) -> int:
         end = text.rfind("\n", start, end - 1) + 1
     if end > start or first > start:
         return end if end > start else first
-    longest = start + LINE
+    longest = start + LINE * size
     if end := text.find("\n", full, longest) + 1:
         return end
     if len(text) < longest:
         return 0
-    space = text.rfind(" ", full, longest)
-    return space if space > start else longest
+    space = text.find(" ", full, longest)
+    return space if space > start else full

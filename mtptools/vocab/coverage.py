@@ -19,7 +19,7 @@ from mtptools.errors import UsageError
 from mtptools.vocab.counting import Counted
 from mtptools.vocab.maps import Absolute, DraftVocabulary
 
-__all__ = ["SIZES", "Coverage", "Covered", "coverage", "curve", "held_out", "share", "weighted"]
+__all__ = ["SIZES", "Coverage", "Covered", "K", "coverage", "curve", "share", "unseen_counts", "weighted"]
 
 K: Final = 1024
 
@@ -72,16 +72,16 @@ def coverage(draft: DraftVocabulary, counted: Sequence[Counted], weights: Mappin
         Covered(
             domain=one.domain,
             weight=by_domain[one.domain],
-            held=share(draft, held_out(one, by_domain[one.domain])),
+            held=share(draft, unseen_counts(one, by_domain[one.domain])),
             train=share(draft, one.train),
-            tokens=int(held_out(one, by_domain[one.domain]).sum()),
+            tokens=int(unseen_counts(one, by_domain[one.domain]).sum()),
         )
         for one in counted
     )
     return Coverage(len(draft), draft.size, tuple(rows))
 
 
-def held_out(one: Counted, weight: float) -> NDArray[np.int64]:
+def unseen_counts(one: Counted, weight: float) -> NDArray[np.int64]:
     """[vocab] occurrences that had no say in the choice: of a domain of weight 0, all."""
     return one.held if weight else one.train + one.held
 

@@ -10,25 +10,26 @@ import numpy as np
 from mtptools.errors import InputError
 from mtptools.vocab.counting import Counted
 
-__all__ = ["counted_texts", "held_out", "pooled"]
+__all__ = ["EVERY_PROMPT", "counted_texts", "is_held", "pooled"]
 
 T = TypeVar("T")
 
-EVERY: Final = 5  # one prompt in so many is held out
+EVERY_PROMPT: Final = 5
+"""What is written after one prompt in so many is held out, see `is_held`."""
 REST: Final = "model"  # the domain of prompts without a category, and of categories too small for one
 
 
 def pooled(prompts: Sequence[tuple[str, T]]) -> dict[str, list[T]]:
-    """(category, prompt) by category; those with fewer than EVERY prompts as one domain.
+    """(category, prompt) by category; those with fewer than EVERY_PROMPT prompts as one domain.
 
     Raises InputError for fewer than two prompts in all: nothing could be held out.
     """
     found: dict[str, list[T]] = {}
     for category, prompt in prompts:
         found.setdefault(category or REST, []).append(prompt)
-    small = [name for name, some in found.items() if len(some) < EVERY and name != REST]
+    small = [name for name, some in found.items() if len(some) < EVERY_PROMPT and name != REST]
     rest = [*found.pop(REST, []), *(prompt for name in small for prompt in found.pop(name))]
-    if rest and (len(rest) >= EVERY or not found):
+    if rest and (len(rest) >= EVERY_PROMPT or not found):
         found[REST] = rest
     elif rest:
         found[next(iter(found))] += rest
@@ -40,18 +41,18 @@ def pooled(prompts: Sequence[tuple[str, T]]) -> dict[str, list[T]]:
     return found
 
 
-def held_out(number: int, count: int) -> bool:
+def is_held(number: int, count: int) -> bool:
     """Is text `number` of `count` held out? Every fifth, and of fewer the last one."""
-    return number % EVERY == EVERY - 1 if count >= EVERY else number == count - 1
+    return number % EVERY_PROMPT == EVERY_PROMPT - 1 if count >= EVERY_PROMPT else number == count - 1
 
 
 def counted_texts(texts: Mapping[str, Sequence[Sequence[int]]], size: int) -> list[Counted]:
-    """Counts of token ids, domain by domain; texts by the number of their prompt, see `held_out`."""
+    """Counts of token ids, domain by domain; texts by the number of their prompt, see `is_held`."""
     return [_counted(domain, some, size) for domain, some in texts.items()]
 
 
 def _counted(domain: str, texts: Sequence[Sequence[int]], size: int) -> Counted:
     parts = {True: np.zeros(size, np.int64), False: np.zeros(size, np.int64)}
     for number, ids in enumerate(texts):
-        parts[held_out(number, len(texts))] += np.bincount(np.asarray(ids, np.int64), minlength=size)
+        parts[is_held(number, len(texts))] += np.bincount(np.asarray(ids, np.int64), minlength=size)
     return Counted(domain, parts[False], parts[True], len(texts), 0)

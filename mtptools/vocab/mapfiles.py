@@ -22,9 +22,9 @@ from mtptools import __version__
 from mtptools.containers import safetensors
 from mtptools.errors import InputError, SystemFailure, TokenizerError, UsageError, typed
 from mtptools.tensors import NOWHERE, Blob, Tensor
-from mtptools.vocab.mapreaders import SCHEMA, TOKENIZER, Numbers, read_numbers, refusal
+from mtptools.vocab.mapreaders import SCHEMA, TOKENIZER, StoredIds, read_numbers, refusal
 from mtptools.vocab.maps import Absolute, DraftVocabulary, Offsets, Problem, absolute, problems
-from mtptools.vocab.stored import ABSOLUTE_IDS, D2T, T2D, Kind, Values, disagreement, marks, told
+from mtptools.vocab.stored import ABSOLUTE_IDS, D2T, SIZE_KEY, T2D, Kind, Values, disagreement, marks, told
 
 __all__ = ["FORMATS", "LOADED_BY", "Format", "file_bytes", "read_ids", "receipt"]
 
@@ -83,6 +83,9 @@ def read_ids(
     for a .pt without torch, SystemFailure when the file cannot be read.
     """
     path = Path(path)
+    if not (path.is_file() or path.is_dir()):
+        what = "a pipe, or no plain file: it is read more than once" if path.exists() else "no such file or folder"
+        raise InputError(what, where=path, hint="give a file: a list of ids, a map, or a pruned checkpoint")
     try:
         found = read_numbers(path, size)
         beside = path.with_name(path.name + ".receipt.json")
@@ -99,7 +102,7 @@ def read_ids(
     return DraftVocabulary.of(_absolute(found, size, kind, path), size, path)
 
 
-def _absolute(found: Numbers, size: int, kind: Kind | None, path: Path) -> Absolute:
+def _absolute(found: StoredIds, size: int, kind: Kind | None, path: Path) -> Absolute:
     """Ascending absolute ids. Raises InputError with everything that is wrong, and where."""
     if kind is not None and found.kind not in (None, kind):
         raise InputError(f"its numbers are {found.kind}, not {kind}", where=path, hint="leave --ids-as away")
@@ -115,7 +118,7 @@ def _absolute(found: Numbers, size: int, kind: Kind | None, path: Path) -> Absol
     return Absolute(np.sort(ids))
 
 
-def _established(found: Numbers, size: int, path: Path) -> Kind:
+def _established(found: StoredIds, size: int, path: Path) -> Kind:
     """What a d2t holds: EAGLE-3's offsets by its t2d, or the only thing that it can. Raises InputError."""
     values = found.values
     if found.mask is not None:
@@ -211,7 +214,7 @@ def _write_safetensors(vocabulary: DraftVocabulary, tokens: str | None) -> bytes
         ("BOOL", T2D, vocabulary.mask.astype(np.uint8).tobytes(), vocabulary.size),
     ]
     tensors = [Tensor(name, (n,), codec, (Blob(NOWHERE, 0, len(data)),)) for codec, name, data, n in parts]
-    metadata = {"format": "pt", "draft_vocab_size": str(len(vocabulary))} | ({TOKENIZER: tokens} if tokens else {})
+    metadata = {"format": "pt", SIZE_KEY: str(len(vocabulary))} | ({TOKENIZER: tokens} if tokens else {})
     return safetensors.header_bytes(metadata, tensors) + b"".join(data for _, _, data, _ in parts)
 
 

@@ -20,9 +20,9 @@ from mtptools.containers import gguf, safetensors
 from mtptools.errors import CorruptError, InputError, MissingExtraError
 from mtptools.tokens import tokenizer_facts
 from mtptools.vocab.maps import Problem
-from mtptools.vocab.stored import D2T, T2D, Kind, Mask, Values, raw, read_d2t, read_t2d
+from mtptools.vocab.stored import D2T, SIZE_KEY, T2D, Kind, Mask, Values, raw, read_d2t, read_t2d
 
-__all__ = ["SCHEMA", "TOKENIZER", "Numbers", "read_numbers", "refusal"]
+__all__ = ["SCHEMA", "TOKENIZER", "StoredIds", "read_numbers", "refusal"]
 
 SCHEMA: Final = 1
 TOKENIZER: Final = "tokenizer_sha256"
@@ -32,7 +32,7 @@ _LIMIT: Final = 1 << 62
 
 
 @dataclass(frozen=True)
-class Numbers:
+class StoredIds:
     """Numbers of a file as they stand there.
 
     kind       what the file says they are; None when it does not
@@ -50,7 +50,7 @@ class Numbers:
     tokenizer: str | None = None
 
 
-def read_numbers(path: Path, size: int) -> Numbers:
+def read_numbers(path: Path, size: int) -> StoredIds:
     """By what the file begins with, and by its suffix where that says more.
 
     Raises CorruptError, InputError, MissingExtraError for a .pt without torch, OSError.
@@ -70,7 +70,7 @@ def _begins(path: Path, magic: bytes) -> bool:
         return file.read(len(magic)) == magic
 
 
-def _checkpoint(path: Path, size: int) -> Numbers:
+def _checkpoint(path: Path, size: int) -> StoredIds:
     ckpt = open_checkpoint(path, generic=True)
     found = raw(ckpt, size)
     if found is None:
@@ -78,10 +78,10 @@ def _checkpoint(path: Path, size: int) -> Numbers:
     if found.problems or found.ids is None:
         raise refusal(found.problems, path)
     tokens = tokenizer_facts(ckpt)
-    return Numbers(found.ids, "absolute", tokenizer=None if tokens is None else tokens.digest)
+    return StoredIds(found.ids, "absolute", tokenizer=None if tokens is None else tokens.digest)
 
 
-def _file(path: Path, size: int) -> Numbers:
+def _file(path: Path, size: int) -> StoredIds:
     suffix = path.suffix.lower()
     if suffix == ".safetensors":
         return _safetensors(path, size)
@@ -98,7 +98,7 @@ def _file(path: Path, size: int) -> Numbers:
     return _text(data, path)
 
 
-def _text(data: bytes, path: Path) -> Numbers:
+def _text(data: bytes, path: Path) -> StoredIds:
     lines = [(n, line) for n, raw_line in enumerate(data.splitlines(), 1) if (line := raw_line.strip())]
     if not lines:
         raise CorruptError("holds no ids", where=path, hint="one id a line")
@@ -108,13 +108,13 @@ def _text(data: bytes, path: Path) -> Numbers:
             raise CorruptError(f"line {n} is {shown}, no whole number", where=path, hint="one id a line, nothing else")
     numbers = [n for n, _ in lines]
     values = np.array([int(line) for _, line in lines], dtype=np.int64)
-    return Numbers(values, "absolute", place=lambda i: f"line {numbers[i]}")
+    return StoredIds(values, "absolute", place=lambda i: f"line {numbers[i]}")
 
 
-def _json(data: bytes, path: Path) -> Numbers:
+def _json(data: bytes, path: Path) -> StoredIds:
     tree = safetensors.parse_json(data, path)
     if isinstance(tree, list):
-        return Numbers(_whole(tree, path), _unless_d2t(path))
+        return StoredIds(_whole(tree, path), _unless_d2t(path))
     if not isinstance(tree, dict) or not isinstance(tree.get("ids"), list):
         raise CorruptError("neither a list of ids nor an object with `ids`", where=path, hint='{"ids": [0, 1, 5]}')
     schema, kind, size, tokens = (tree.get(key) for key in ("schema", "kind", "vocab_size", TOKENIZER))
@@ -124,7 +124,7 @@ def _json(data: bytes, path: Path) -> Numbers:
         raise CorruptError(f"kind is {short(kind)}", where=path, hint="absolute or offsets")
     if not (tokens is None or isinstance(tokens, str)) or not (size is None or _is_id(size)):
         raise CorruptError(f"vocab_size {short(size)}, {TOKENIZER} {short(tokens)}", where=path, hint="make it again")
-    return Numbers(_whole(tree["ids"], path), kind or "absolute", size=size, tokenizer=tokens)
+    return StoredIds(_whole(tree["ids"], path), kind or "absolute", size=size, tokenizer=tokens)
 
 
 def _is_id(value: object) -> bool:
@@ -138,7 +138,7 @@ def _whole(values: list[Any] | tuple[Any, ...], path: Path) -> Values:
     return np.array(values, dtype=np.int64)
 
 
-def _npy(path: Path) -> Numbers:
+def _npy(path: Path) -> StoredIds:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a header may claim any length
     except (ValueError, EOFError, SyntaxError) as error:
@@ -146,18 +146,18 @@ def _npy(path: Path) -> Numbers:
     return _array(np.asarray(array), path)
 
 
-def _array(array: NDArray[Any], path: Path) -> Numbers:
+def _array(array: NDArray[Any], path: Path) -> StoredIds:
     """Of one dimension: ids, or the mask of a vocabulary."""
     if array.ndim != 1 or array.dtype.kind not in "iub":
         raise CorruptError(f"holds {array.dtype} {list(array.shape)}", where=path, hint="a list of whole numbers")
     if array.dtype.kind == "b":
-        return Numbers(np.flatnonzero(array).astype(np.int64), "absolute", size=len(array))
+        return StoredIds(np.flatnonzero(array).astype(np.int64), "absolute", size=len(array))
     if array.dtype.kind == "u" and len(array) and int(array.max()) >= _LIMIT:
         raise CorruptError(f"entry {int(np.argmax(array))} is {int(array.max())}, no id", where=path)
-    return Numbers(array.astype(np.int64), _unless_d2t(path))
+    return StoredIds(array.astype(np.int64), _unless_d2t(path))
 
 
-def _torch(path: Path, size: int) -> Numbers:
+def _torch(path: Path, size: int) -> StoredIds:
     try:
         import torch
     except ModuleNotFoundError as error:
@@ -170,7 +170,7 @@ def _torch(path: Path, size: int) -> Numbers:
             f"not readable as lists and tensors of torch.save ({short(what)})", where=path, hint="torch.save(ids, path)"
         ) from error
     if isinstance(tree, (list, tuple)):
-        return Numbers(_whole(tree, path), _unless_d2t(path))
+        return StoredIds(_whole(tree, path), _unless_d2t(path))
     if isinstance(tree, torch.Tensor):
         return _array(_of_torch(tree, path), path)
     if not isinstance(tree, dict) or not isinstance(tree.get(D2T), torch.Tensor):
@@ -197,16 +197,16 @@ def _unless_d2t(path: Path) -> Kind | None:
     return None if path.stem == D2T else "absolute"
 
 
-def _safetensors(path: Path, size: int) -> Numbers:
+def _safetensors(path: Path, size: int) -> StoredIds:
     index = safetensors.read_index(path)
     d2t, t2d = index.tensors.get(D2T), index.tensors.get(T2D)
     if d2t is None:
         raise InputError("holds no d2t", where=path, hint="give a map, or a list of ids")
     values, wrong = read_d2t(d2t, size)
     mask, also = read_t2d(t2d, size) if t2d is not None else (None, [])
-    stated = index.metadata.get("draft_vocab_size", str(d2t.n_values))
+    stated = index.metadata.get(SIZE_KEY, str(d2t.n_values))
     if stated != str(d2t.n_values):
-        also.append((f"draft_vocab_size is {short(stated)}", f"d2t has {d2t.n_values} rows"))
+        also.append((f"{SIZE_KEY} is {short(stated)}", f"d2t has {d2t.n_values} rows"))
     if values is None or also:
         raise refusal([*wrong, *also], path)
-    return Numbers(values, None, mask, "row {}".format, tokenizer=index.metadata.get(TOKENIZER))
+    return StoredIds(values, None, mask, "row {}".format, tokenizer=index.metadata.get(TOKENIZER))

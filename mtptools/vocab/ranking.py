@@ -94,7 +94,8 @@ def chosen(ranking: Ranking, n: int) -> DraftVocabulary:
         raise UsageError(f"{n:,} tokens asked for; {have} {most:,}", where="--size", hint=f"--size {most}, or less")
     if n < ranking.kept:
         raise UsageError(
-            f"{n:,} tokens asked for; {ranking.kept:,} are always kept (special, added, bytes, chat template)",
+            f"{n:,} tokens asked for; {ranking.kept:,} are kept whatever the text says (special tokens, bytes, "
+            "chat template, --ids)",
             where="--size",
             hint=f"--size {min(-(-ranking.kept // K) * K, most)} or more",
         )
@@ -126,9 +127,9 @@ def auto(
             f"{target:.1%} held-out coverage is out of reach: with every token that was seen "
             f"({ranking.seen:,}) it is {told}",
             where="--size auto",
-            hint=f"give more text, --corpus {short[0][1]}=MORE, or a size: --size 64k"
+            hint=f"give more text of {short[0][1]}, or a size: --size {ranking.seen}"
             if len(ranking.ids) == ranking.size
-            else "the head is reduced already and has lost the rest: --restore DONOR first, or a size: --size 64k",
+            else f"the head is reduced already and has lost the rest: --restore DONOR first, or --size {ranking.seen}",
         )
     need = max(int(np.argmax(values >= target)) for values in curves.values())
     return min(-(-max(need, ranking.kept, 1) // step) * step, len(ranking.ids))

@@ -7,18 +7,19 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 from mtptools.errors import InputError, typed
 
-__all__ = ["HINT", "Opened", "documents", "is_text", "opened", "refusal"]
+__all__ = ["HINT", "Opened", "Text", "documents", "opened", "refusal", "sizes"]
 
 CHUNK: Final = 1 << 16  # bytes read at once
 FIRST_LINE: Final = 1 << 20  # bytes looked at to tell what a .json holds
-LARGEST_JSON: Final = 1 << 28  # bytes of a list, which can only be read whole
+LARGEST_JSON: Final = 1 << 26  # bytes of a list, which can only be read whole
+LARGEST_LINE: Final = 1 << 25  # bytes of a record of JSONL
 
 # fmt: off
 FIELDS: Final = frozenset((
@@ -71,56 +72,63 @@ def opened(path: Path) -> Iterator[Opened]:
 
 def refusal(path: Path) -> InputError | None:
     """Why this is no text, by its first bytes; None where it is."""
-    with opened(path) as file:
-        try:
+    try:
+        with opened(path) as file:
             _decoded(codecs.getincrementaldecoder("utf-8")(), file.stream.read(CHUNK), 0, path)
-        except _DAMAGED as error:
-            return InputError(f"damaged ({error})", where=path, hint="is the file whole?")
-        except InputError as error:
-            return error
+    except InputError as error:
+        return error
     return None
 
 
-def is_text(file: Opened) -> bool:
-    """Is it one document as it stands?"""
-    return _kind(file) == "text"
+def sizes(file: Opened) -> Iterator[int]:
+    """About how many bytes each document has, as `documents` gives them. Raises InputError, but finds few faults."""
+    kind = _kind(file)
+    if kind == "list":
+        yield from (len(json.dumps(record)) for _, record in _listed(file))
+    elif kind == "lines":
+        yield from (len(line) for _, _, line in _filled(file))
+    elif file.stream is file.disk:
+        yield file.disk.seek(0, 2)
+    else:
+        yield sum(map(len, iter(lambda: file.stream.read(CHUNK), b"")))
 
 
-def documents(file: Opened) -> Iterator[Iterable[Text]]:
-    """The texts of each document. A text file has one with one text; each record of JSON is a document.
+def documents(file: Opened) -> Iterator[Sequence[Text]]:
+    """The texts of each document. A text file has one with one text; each record of JSON is a document, of which
+    one without text has none.
 
-    Raises InputError: binary, not UTF-8, JSON that is broken or has no text.
+    Raises InputError: binary, not UTF-8, JSON that is broken, or a line or list too long.
     """
     kind = _kind(file)
     if kind == "text":
         yield [_parts(file)]
         return
     for name, record in _listed(file) if kind == "list" else _lines(file):
-        texts = _texts(record, [])
-        if not texts:
-            raise InputError(f"{name} holds no text", where=file.path, hint=HINT)
+        texts = [text for text in _texts(record, []) if text]
         if any(not text.isascii() and _HALF.search(text) for text in texts):
             raise InputError(
                 f"{name} holds half a character (a lone surrogate)", where=file.path, hint="escape it as a pair"
             )
-        yield [[text] for text in texts if text]
+        yield [[text] for text in texts] if any(map(str.strip, texts)) else []
 
 
 def _kind(file: Opened) -> str:
-    """ "lines" (JSONL), "list" (one JSON list) or "text". A .json that is neither is code like any other."""
+    """ "lines" (JSONL), "list" (one JSON list) or "text": a .json whose first record has no text is code."""
     name = file.path.name.lower().removesuffix(".gz")
     if name.endswith((".jsonl", ".ndjson")):
         return "lines"
     if not name.endswith(".json"):
         return "text"
-    head = file.stream.read(FIRST_LINE).removeprefix(codecs.BOM_UTF8).lstrip()
+    head = file.stream.read(FIRST_LINE).removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace").lstrip()
     file.stream.seek(0)
-    if head.startswith(b"["):
-        return "list"
+    is_list = head.startswith("[")
     try:
-        return "lines" if isinstance(json.loads(head.splitlines()[0]), dict) else "text"
-    except (ValueError, RecursionError, IndexError):
-        return "text"
+        first = head[1:].lstrip() if is_list else head.split("\n", 1)[0]
+        record = json.JSONDecoder().raw_decode(first)[0] if is_list else json.loads(first)
+    except (ValueError, RecursionError):
+        return "list" if is_list and len(head) > FIRST_LINE // 4 else "text"  # its first record may be longer
+    holds = (is_list or isinstance(record, dict)) and any(map(str.strip, _texts(record, [])))
+    return ("list" if is_list else "lines") if holds else "text"
 
 
 def _parts(file: Opened) -> Iterator[str]:
@@ -132,12 +140,23 @@ def _parts(file: Opened) -> Iterator[str]:
 
 
 def _lines(file: Opened) -> Iterator[tuple[str, Any]]:
+    for number, at, line in _filled(file):
+        yield f"line {number}", _json(_whole(line, at, file.path), f"line {number}", file.path)
+
+
+def _filled(file: Opened) -> Iterator[tuple[int, int, bytes]]:
+    """(number, bytes before it, line) of each line that is not blank."""
     at = 0
-    for number, line in enumerate(file.stream, 1):
-        text = _whole(line, at, file.path)
+    for number, line in enumerate(iter(lambda: file.stream.readline(LARGEST_LINE + 1), b""), 1):
+        if len(line) > LARGEST_LINE:
+            raise InputError(
+                f"line {number} has more than {LARGEST_LINE >> 20} MB, and a record is read whole",
+                where=file.path,
+                hint="a record is one document: split it into several, or give its text as a .txt",
+            )
+        if line.strip():
+            yield number, at, line
         at += len(line)
-        if text.strip():
-            yield f"line {number}", _json(text, f"line {number}", file.path)
 
 
 def _listed(file: Opened) -> Iterator[tuple[str, Any]]:

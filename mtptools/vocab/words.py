@@ -9,8 +9,11 @@ of a cut, and all are told by the characters beside it:
   work on neighbours only, so both sides come out as they would alone
 - composition (NFC) joins no character of one side to the other's: marks and Hangul jamo never stand behind a cut
 
-Characters are classed by Unicode 3.2, and only where today's Unicode agrees: no library differs on these. Next to any
-other there is no cut.
+Characters are classed by Unicode 3.2, and only where today's Unicode agrees: no library differs on these. Nor are marks
+among kana classed, which DeepSeek's expressions take for kana. Next to any other there is no cut.
+
+Added tokens are matched in two passes, as the library does: first those with `normalized: false`, then in what is left
+the others, which without a normalizer are matched as they stand.
 """
 
 from __future__ import annotations
@@ -18,9 +21,9 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import pairwise, product
+from itertools import chain, groupby, pairwise, product, takewhile
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -81,6 +84,7 @@ _DENSE: Final = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 
 _LEADS: Final = re.compile("[\xe0-\xef]")  # bytes that begin such a character; in a token they stand for themselves
 _CODES: Final = 0x110000
 _BITS: Final = 22  # of a hash of two characters
+_KANA: Final = range(0x3040, 0x3100)
 
 
 @lru_cache(maxsize=1)
@@ -92,8 +96,9 @@ def _classes() -> NDArray[np.uint8]:
         char = chr(code)
         category = early.category(char)
         name = _CATEGORY.get(category[0])
-        jamo = 0x1100 <= code <= 0x11FF
-        if name and category == unicodedata.category(char) and unicodedata.normalize("NFC", char) == char and not jamo:
+        if 0x1100 <= code <= 0x11FF or (code in _KANA and name != "L"):  # Hangul jamo; kana's marks
+            continue
+        if name and category == unicodedata.category(char) and unicodedata.normalize("NFC", char) == char:
             out[code] = CLASSES.index(name)
     for char, name in (("\n", "R"), ("\r", "R"), (" ", "B"), ("\t", "T"), (END, "E")):
         out[ord(char)] = CLASSES.index(name)
@@ -132,10 +137,9 @@ class Cut(NamedTuple):
     ends: NDArray[np.int64]
     added: list[str]
 
-    def words(self) -> list[str]:
-        """Every one, in no order that means something."""
-        ranges = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
-        return [*self.added, *(self.data[start:end].decode() for start, end in ranges)]
+    def ranges(self, which: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+        """(start, end) of the words that `which` [n] marks."""
+        return zip(self.starts[which].tolist(), self.ends[which].tolist(), strict=True)
 
 
 class Words:
@@ -145,8 +149,10 @@ class Words:
     one      matches words that neither the expressions nor composition change: the model alone encodes them
     """
 
-    def __init__(self, split: Split, added: Sequence[str], vocabulary: Sequence[str] | None) -> None:
-        """vocabulary  None: words are not cut inside"""
+    def __init__(self, split: Split, added: Sequence[Sequence[str]], vocabulary: Sequence[str] | None) -> None:
+        """added       those of each pass
+        vocabulary  None: words are not cut inside
+        """
         count = len(CLASSES)
         self.table = np.zeros(count * count, np.bool_)
         for pair in (*split.pairs, *(pair for kind in CLASSES for pair in (f"E{kind}", f"{kind}E"))):
@@ -157,9 +163,8 @@ class Words:
                 self.triples[(CLASSES.index(first) * count + CLASSES.index(second)) * count + CLASSES.index(third)] = (
                     before
                 )
-        self.added = frozenset(added)
-        longest_first = sorted(map(re.escape, added), key=len, reverse=True)
-        self.find_added = re.compile("|".join(longest_first)) if added else None
+        self.added = frozenset(chain.from_iterable(added))
+        self.find_added = [re.compile(_any_of(some)) for some in added if some]
         letters, marks = ("A-Za-z", "!-/:-@[-`{-~") if split.ascii else (_ranges("L"), _ranges("P"))
         leads = "".join(map(_ranges, split.leads))
         self.one = re.compile(f"(?!')[{leads}]?[{letters}]+| ?[{marks}]+")
@@ -175,29 +180,36 @@ class Words:
 
     @classmethod
     def _of(cls, tree: dict[str, Any]) -> Words | None:
-        model, added = tree["model"], tree["added_tokens"]
+        model = tree["model"]
+        # An empty one is never matched, and one that holds END not in a text that is cut.
+        added = [one for one in tree["added_tokens"] if one["content"] and END not in one["content"]]
+        normalizers = _steps(tree.get("normalizer"), "normalizers")
         split = SPLITS.get(_expressions(tree.get("pre_tokenizer")))
         if (
             split is None
             or model.get("type") != "BPE"
             or any(model.get(key) for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"))
-            or tree.get("normalizer") not in (None, {"type": "NFC"})
+            or normalizers not in ([], [{"type": "NFC"}])
             # Else where they are matched depends on what stands around them.
-            or any(one.get(key) for one in added for key in ("single_word", "lstrip", "rstrip", "normalized"))
+            or any(one.get(key) for one in added for key in ("single_word", "lstrip", "rstrip"))
+            or (normalizers and any(_second(one) for one in added))
         ):
             return None
         # With `ignore_merges` a part of a word may be a token that merging does not make.
         inside = None if model.get("ignore_merges") else list(model["vocab"])
-        return cls(split, [one["content"] for one in added], inside)
+        passes = [[one["content"] for one in added if _second(one) is second] for second in (False, True)]
+        return cls(split, passes, inside)
 
     def cut(self, texts: Sequence[str]) -> Cut:
         """The tokens of `texts`, each encoded by itself, are those of the words, each encoded by itself.
 
         texts  without END
         """
-        text, added = END.join(texts), []
-        if self.find_added is not None and (added := self.find_added.findall(text)):
-            text = self.find_added.sub(END, text)
+        text, added = END.join(texts), list[str]()
+        for find in self.find_added:
+            if found := find.findall(text):
+                added += found
+                text = find.sub(END, text)
         data = text.encode()
         if len(data) == len(text):
             codes: NDArray[Any] = np.frombuffer(data, np.uint8)
@@ -268,15 +280,37 @@ def _hash(left: Any, right: Any) -> NDArray[np.uint32]:
     return out
 
 
+def _any_of(words: Sequence[str]) -> str:
+    """An expression for the longest of these that stands there; what several begin with is looked at once."""
+    out = []
+    for _, some in groupby(sorted(set(words) - {""}), key=lambda word: word[0]):
+        group = list(some)
+        alike = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(group[0], group[-1], strict=False))))
+        rest = [word[alike:] for word in group]
+        out.append(re.escape(group[0][:alike]) + (_any_of(rest) + "?" * ("" in rest) if any(rest) else ""))
+    return f"(?:{'|'.join(out)})"
+
+
+def _second(added: dict[str, Any]) -> bool:
+    """Is this added token matched in the second pass?"""
+    return bool(added.get("normalized"))
+
+
+def _steps(node: Any, key: str) -> list[Any]:
+    """A normalizer or pre-tokenizer as a list of such that are no sequence."""
+    if node is None:
+        return []
+    return [step for one in node[key] for step in _steps(one, key)] if node.get("type") == "Sequence" else [node]
+
+
 def _expressions(node: Any) -> tuple[str, ...]:
-    """The expressions of a byte-level pre-tokenizer, () where it is another."""
-    steps = node.get("pretokenizers", [node]) if isinstance(node, dict) else []
-    *cuts, last = steps or [{}]
+    """The expressions of a byte-level pre-tokenizer, () where it is another. Line ends are written out in them."""
+    *cuts, last = _steps(node, "pretokenizers") or [{}]
     if last.get("type") != "ByteLevel" or last.get("add_prefix_space"):
         return ()
     if any(one.get("type") != "Split" or one["behavior"] != "Isolated" or one["invert"] for one in cuts):
         return ()
-    found = [one["pattern"].get("Regex") for one in cuts]
+    found = [one["pattern"]["Regex"].replace("\r", r"\r").replace("\n", r"\n") for one in cuts]
     return tuple([*found, _GPT2] if last.get("use_regex", True) else found)
 
 

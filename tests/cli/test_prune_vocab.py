@@ -151,6 +151,18 @@ def test_a_token_without_a_row_is_not_kept(run: Any, tmp_path: Path) -> None:
     assert max(map(int, out.read_text().split())) < VOCAB
 
 
+def test_what_is_read_is_never_replaced(run: Any, code: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(FOLDER, tmp_path / "model")
+    before = {path: path.read_bytes() for folder in (model, code) for path in folder.iterdir()}
+    asked = ("prune-vocab", model, "--map-only", "--corpus", code, "--size", "600", "--force", "--to", "json")
+    for name in ("config.json", "tokenizer.json"):
+        assert run(*asked, "-o", model / name)[0] == 2
+    assert run(*asked, "-o", code / "heapq.py")[0] == 2
+    assert all(path.read_bytes() == data for path, data in before.items())
+    for _ in range(2):  # a list of an earlier run is no input
+        assert run(*asked, "-o", model / "hot.json")[0] == 0
+
+
 def test_lists_in_every_format_and_back(run: Any, tmp_path: Path) -> None:
     given = tmp_path / "given.txt"
     ids = sorted(np.random.default_rng(0).choice(VOCAB, 500, replace=False).tolist())
@@ -223,7 +235,7 @@ REFUSED = {
     "nothing said": ((), 2, "nothing says which tokens to keep"),
     "size alone": (("--size", "1k"), 2, "nothing says which tokens to keep"),
     "too large": (("--size", "4k", *CORPUS), 2, "the vocabulary has 2,048"),
-    "too small": (("--size", "10", *CORPUS), 2, "always kept"),
+    "too small": (("--size", "10", *CORPUS), 2, "kept whatever"),
     "no number": (("--size", "lots", *CORPUS), 2, "no number of tokens"),
     "no corpus": (("--corpus", "{tmp}/none.txt"), 3, "none.txt"),
     "empty": (("--corpus", "{tmp}/empty.txt"), 3, "empty"),
@@ -245,6 +257,13 @@ REFUSED = {
     "restore with a size": (("--restore", "{tmp}/x.gguf", "--size", "1k"), 2, "--restore takes no"),
     "a list of a sidecar": (("--map-only", "--sidecar", *CORPUS), 2, "no checkpoint"),
     "a device for nothing": (("--device", "cuda", *CORPUS), 2, "for measuring"),
+    "a tokenizer of another model": (
+        ("--tokenizer", str(FIXTURES / "qwen3next/hf"), *CORPUS),
+        3,
+        "not the model's own",
+    ),
+    "a link to itself": (("--corpus", "{tmp}/loop"), 3, "loop"),
+    "an empty size": (("--size", "", *CORPUS), 2, "no number of tokens"),
     "two weights": (("--weight", "prose=1", "--weight", "prose=2", *CORPUS), 2, "two weights"),
 }
 
@@ -258,6 +277,7 @@ def test_bad_input_says_what_and_what_next(run: Any, prose: Path, tmp_path: Path
     (tmp_path / "wild.json").write_text("[1, 2, 99999]")
     (tmp_path / "twice.json").write_text("[1, 2, 2]")
     (tmp_path / "some.json").write_text("[1, 2, 3]")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
     before = sorted(tmp_path.iterdir())
     arguments, code, words = REFUSED[case]
     filled = [text.format(tmp=tmp_path, prose=prose) for text in arguments]

@@ -331,7 +331,7 @@ def test_a_header_that_claims_a_terabyte(make: Make) -> None:
 def test_no_such_file(tmp_path: Path) -> None:
     with pytest.raises(MtpToolsError) as error:
         read_ids(tmp_path / "none.txt", SIZE)
-    assert error.value.exit_code == 7
+    assert error.value.exit_code == 3
 
 
 def test_a_pt_without_torch(make: Make) -> None:

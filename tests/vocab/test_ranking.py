@@ -88,8 +88,8 @@ def test_chosen_is_sorted_and_of_the_size_asked_for() -> None:
     [
         (0, "0 tokens", "64k"),
         (-3, "-3 tokens", "64k"),
-        (4001, "the vocabulary has 4,000", "auto"),
-        (9, "10 are always kept", "1024"),
+        (4001, "the vocabulary has 4,000", "4000"),
+        (9, "10 are kept whatever", "1024"),
     ],
 )
 def test_sizes_that_cannot_be(n: int, message: str, hint: str) -> None:
@@ -151,7 +151,7 @@ def test_auto_out_of_reach_says_where() -> None:
     a, b = counted("a", [9, 9, 0, 0, 0, 0, 0]), counted("b", [0, 9, 9, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0, 2])
     with pytest.raises(InputError, match=r"99\.5% .*every token that was seen \(3\) it is b 50\.00%") as error:
         auto([a, b], rank([a, b], {}, [], 7), {}, step=1)
-    assert "--corpus b=MORE" in str(error.value.hint)
+    assert "more text of b" in str(error.value.hint)
 
 
 def test_sizes_as_people_write_them() -> None:

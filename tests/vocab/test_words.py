@@ -20,10 +20,10 @@ CUT = [kind for kind in [*KINDS, "bytes"] if kind not in ("kimi-k2", "default")]
 
 def of_words(backend: Tokenizer, words: Words, given: list[str]) -> Counter[int]:
     encoder, seen = Encoder(backend.to_str()), Seen()
-    seen.add(words.cut(given))
-    found = seen.words()
+    huge = seen.add(words.cut(given), 0)
+    found = [*((one.word, one.train) for one in seen), *((word, 1) for word in huge)]
     out: Counter[int] = Counter()
-    for times, ids in zip(found.values(), encoder.words(list(found), words), strict=True):
+    for (_, times), ids in zip(found, encoder.words([word for word, _ in found], words), strict=True):
         for one in ids:
             out[one] += times
     return out
