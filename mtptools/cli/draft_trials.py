@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from mtptools.checkpoint import Checkpoint, open_checkpoint
-from mtptools.cli.output import status
+from mtptools.cli.output import note, status
 from mtptools.cli.prune_options import Trying
 from mtptools.cli.verifying import load, require_torch
 from mtptools.decoder import undecodable
@@ -80,6 +80,9 @@ class Decoding:
         self.require()
         chosen = spread(read_prompts(prompts), self.told.limit)
         found = pooled([(one.category, self.tokenizer.encode(one.text)) for one in chosen])
+        small = sorted({one.category for one in chosen} - found.keys() - {""})
+        if small:
+            note(f"too few prompts for a domain of their own, counted together: {', '.join(small)}", quiet=self.quiet)
         with status(quiet=self.quiet) as say:
             texts = write_texts(self.model, found, self.told.tokens, say, stop=self.tokenizer.stop_ids)
         self.traces = {domain: list(some) for domain, some in texts.items()}
@@ -129,14 +132,15 @@ class Decoding:
         from mtptools.decoder.sweep import passages
 
         start = self.tokenizer.start
-        ids = [self.tokenizer.encode(text)[len(start) :] for text in _some(_held(paths), LOOKED_AT)]
+        texts = _some(_pieces(paths, held=True), LOOKED_AT) or _some(_pieces(paths, held=False), LOOKED_AT)
+        ids = [self.tokenizer.encode(text)[len(start) :] for text in texts]
         return passages(ids, PASSAGE, self.told.limit or PASSAGES, start)
 
 
-def _held(paths: Sequence[Path]) -> Iterator[str]:
+def _pieces(paths: Sequence[Path], *, held: bool) -> Iterator[str]:
     from mtptools.vocab.corpus import find, pieces
 
-    return (piece.text for piece in pieces(find(paths)) if piece.held and piece.text.strip())
+    return (piece.text for piece in pieces(find(paths)) if piece.held == held and piece.text.strip())
 
 
 def _some(texts: Iterable[str], most: int) -> list[str]:

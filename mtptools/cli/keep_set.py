@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.cli.output import status
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from mtptools.vocab.ranking import Ranking
 
 __all__ = ["KeepSet", "OutOfReachError", "keep_set", "tokenizer_holder"]
+
+
+_SHOWN: Final = 3
+_MUCH: Final = 0.01
 
 
 class OutOfReachError(InputError):
@@ -125,11 +129,10 @@ def keep_set(
     origin: dict[str, Any] = {"tokenizer_sha256": None if tokens is None else tokens.digest, "always_kept": len(always)}
     if given is not None and told.ids is not None:
         origin["ids"] = told.ids.name
-    counted = _counted(corpora, tokenizer, size, told, written, quiet=quiet) if corpora or told.from_model else []
-    origin["domains"] = [
-        {"domain": one.domain, "documents": one.documents, "bytes": one.nbytes, "tokens": _total(one)}
-        for one in counted
-    ]
+    spared = [name for name, weight in weights.items() if not weight]
+    counts = corpora or told.from_model is not None
+    counted = _counted(corpora, tokenizer, size, told, written, spared, quiet=quiet) if counts else []
+    origin["domains"] = [_origin(one) for one in counted]
     if given is not None and (told.size is None or not counted):
         if told.size is not None:
             raise UsageError(
@@ -138,13 +141,15 @@ def keep_set(
                 hint="leave it out, or count text to fill up with: --corpus FILE",
             )
         facts, vocabulary = _list_facts(given, always, before)
+        facts += _left_out(counted)
         return _with_coverage(KeepSet(vocabulary, origin, facts, counted, None, weights))
     from mtptools.vocab.ranking import auto, chosen, parse_size, rank, step_of
 
     kept = {*always, *(given.ids.tolist() if given is not None else ())}
     ranking = rank(counted, weights, kept, size, before)
     asked = parse_size("auto" if told.size is None else told.size)
-    facts = [f"always kept: {len(always)} tokens ({_reasons(always)})"] if always else []
+    facts = _left_out(counted)
+    facts += [f"always kept: {len(always)} tokens ({_reasons(always)})"] if always else []
     facts += [f"and the {len(given)} tokens of {told.ids.name}"] if given is not None and told.ids is not None else []
     n = asked or 0
     if asked is None:
@@ -161,8 +166,14 @@ def keep_set(
     return _with_coverage(KeepSet(chosen(ranking, n), origin, facts, counted, ranking, weights))
 
 
-def _total(one: Counted) -> int:
-    return int(one.train.sum() + one.held.sum())
+def _origin(one: Counted) -> dict[str, Any]:
+    return {
+        "domain": one.domain,
+        "documents": one.documents,
+        "bytes": one.nbytes,
+        "tokens": int(one.train.sum() + one.held.sum()),
+        "left_out": len(one.skipped),
+    }
 
 
 def _given(told: Keeping, size: int, digest: str | None) -> DraftVocabulary | None:
@@ -209,6 +220,7 @@ def _counted(
     size: int,
     told: Keeping,
     written: Callable[[Path], Texts],
+    spared: Sequence[str],
     *,
     quiet: bool,
 ) -> list[Counted]:
@@ -219,7 +231,8 @@ def _counted(
     if corpora and tokenizer is not None:
         with status(quiet=quiet) as say:
             progress = _teller(say)
-            out = count(corpora, tokenizer.backend.to_str(), size, processes=told.processes, progress=progress)
+            model = tokenizer.backend.to_str()
+            out = count(corpora, model, size, processes=told.processes, progress=progress, whole=spared)
     if told.from_model is not None:
         mine = counted_texts(written(told.from_model), size)
         twice = {one.domain for one in out} & {one.domain for one in mine}
@@ -246,6 +259,21 @@ def _teller(say: Callable[[str], None]) -> Callable[[int, int], None]:
         )
 
     return told
+
+
+def _left_out(counted: Sequence[Counted]) -> list[str]:
+    """What the text lost on the way, which a table of shares does not show."""
+    out = []
+    for one in counted:
+        if one.skipped:
+            shown = "; ".join(f"{path.name}: {why}" for path, why in one.skipped[:_SHOWN])
+            more = f"; and {len(one.skipped) - _SHOWN} more" if len(one.skipped) > _SHOWN else ""
+            out.append(f"{one.domain}: {len(one.skipped)} file(s) left out, or read in part ({shown}{more})")
+        if one.textless:
+            out.append(f"{one.domain}: {one.textless} record(s) hold no text")
+        if one.repeated > one.nbytes * _MUCH:
+            out.append(f"{one.domain}: {one.repeated:,} characters repeat what was counted, and are not held out")
+    return out
 
 
 def _list_facts(

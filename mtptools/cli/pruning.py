@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -69,7 +69,7 @@ def prune(
         return _verdict(done.lost, trying, writes=writes)
     emit(done.data, done.text, as_json=False, quiet=quiet)
     trunk = open_checkpoint(trying.trunk) if trying.trunk is not None else None
-    check = after_prune(ckpt, trunk, quiet=quiet) if writing.verify else None
+    check = after_prune(ckpt, trunk, judged=trying.asked, quiet=quiet) if writing.verify else None
     return carry_out(plan, writing, check, done.data)
 
 
@@ -92,6 +92,9 @@ def write_map(source: Path, keeping: Keeping, trying: Trying, to: str | None, wr
     form = to or next((name for name, one in FORMATS.items() if one.suffix == writing.out.suffix), None)
     if form is None:
         raise UsageError("its suffix does not say the format", where=writing.out, hint=f"--to {'|'.join(FORMATS)}")
+    suffix = FORMATS[form].suffix
+    if form != "ids" and writing.out.suffix != suffix:
+        raise UsageError("under that name it would not be read back", where=writing.out, hint=f"-o NAME{suffix}")
     if writing.verify:
         raise UsageError("a list is no checkpoint to verify", where="--verify", hint="leave it out")
     ckpt = _opened(source, keeping, trying)
@@ -107,7 +110,7 @@ def write_map(source: Path, keeping: Keeping, trying: Trying, to: str | None, wr
     lines = [
         *done.kept.facts,
         *([done.text] if done.text else []),
-        f"{len(vocabulary)} of {vocabulary.size} tokens ({vocabulary.share:.1%}), {FORMATS[form].kind} numbers: "
+        f"{len(vocabulary)} of {vocabulary.size} tokens ({vocabulary.share:.1%}) as {_KINDS[FORMATS[form].kind]}: "
         f"{FORMATS[form].what}",
         f"loaded by: {LOADED_BY[form]}",
     ]
@@ -134,6 +137,9 @@ def _check_place(out: Path, ckpt: Checkpoint, keeping: Keeping, trying: Trying) 
     real = out.resolve()
     if any(real.samefile(one) or one.resolve() in real.parents for one in read if one.exists()):
         raise UsageError("the output is one of the inputs", where=out, hint="give another path with -o")
+
+
+_KINDS: Final = {"absolute": "absolute ids", "offsets": "offsets"}
 
 
 def _verdict(lost: list[str], trying: Trying, *, writes: bool) -> int:
@@ -207,5 +213,5 @@ def _told(kept: KeepSet) -> tuple[dict[str, Any], list[str]]:
         return data, []
     from mtptools.report.coverage import render, to_json
 
-    data["coverage"] = to_json(kept.covered, kept.others, kept.ranking)
+    data["coverage"] = to_json(kept.covered, kept.others, kept.ranking, kept.counted)
     return data, [render(kept.covered, kept.others, kept.ranking)]

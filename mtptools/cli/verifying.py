@@ -11,13 +11,22 @@ from typing import TYPE_CHECKING, Any, Final
 from mtptools.checkpoint import Checkpoint, open_checkpoint
 from mtptools.cli.output import progress, status
 from mtptools.decoder import undecodable
-from mtptools.errors import CodecError, IncompatibleError, InputError, MissingExtraError, NoDecoderError, UsageError
+from mtptools.errors import (
+    CodecError,
+    IncompatibleError,
+    InputError,
+    MissingExtraError,
+    NoDecoderError,
+    UsageError,
+    typed,
+)
 from mtptools.families.runtimes import RUNTIMES
 from mtptools.head import is_sidecar
 from mtptools.ops.lineage import lineage
 from mtptools.ops.validate import validate
 from mtptools.prompts import builtin_prompts, load_prompts
 from mtptools.report.verification import Threshold, Verification
+from mtptools.tokens import tokenizer_facts
 
 if TYPE_CHECKING:
     from mtptools.decoder.acceptance import Acceptance
@@ -85,6 +94,12 @@ def load(
     reason = undecodable(ckpt)
     if reason:
         raise NoDecoderError(reason, where=ckpt.path, hint="mtptools verify without --parity checks what can be")
+    if is_sidecar(ckpt):
+        raise InputError(
+            "a sidecar: there is no trunk in it to decode with",
+            where=ckpt.path,
+            hint=f"give the trunk, and --head {typed(ckpt.path)}",
+        )
     require_torch()
     import torch
 
@@ -139,8 +154,12 @@ def run(
     wiring    what to change of the family's own;  probe  measure every other variant too
     """
     with progress(ckpt.nbytes, "lineage", quiet=quiet) as done:
-        found = lineage(ckpt, trunk, donor, done)
-    out = Verification(ckpt.path.name, found, validate(ckpt), threshold=threshold or Threshold())
+        found, static = lineage(ckpt, trunk, donor, done), validate(ckpt)
+        if head is not None:
+            _require_tokenizer(ckpt, head)
+            found += [replace(one, against=f"{one.against} of the head") for one in lineage(head, None, None, done)]
+            static = static.joined(validate(head), "head: ")
+    out = Verification(ckpt.path.name, found, static, threshold=threshold or Threshold())
     out.runtimes = RUNTIMES.get(ckpt.family.name, ())
     if parity:
         out.not_run = undecodable(ckpt)
@@ -172,6 +191,14 @@ def run(
             raise
         out.not_run = str(error)  # what L1 found goes before: it says more
     return out
+
+
+def _require_tokenizer(ckpt: Checkpoint, head: Checkpoint) -> None:
+    """Ids of one tokenizer are other tokens in another. Raises IncompatibleError."""
+    ours, theirs = tokenizer_facts(ckpt), tokenizer_facts(head)
+    if ours is not None and theirs is not None and ours.digest != theirs.digest:
+        what = f"tokenizer: trunk {ours.size} tokens {ours.digest[:12]}, head {theirs.size} tokens {theirs.digest[:12]}"
+        raise IncompatibleError("the head is of another model", [what], where=head.path, hint="take its own head")
 
 
 def _decode(
@@ -288,11 +315,16 @@ def after_quantize(source: Checkpoint, *, quiet: bool) -> Callable[[Path], Recor
     return check
 
 
-def after_prune(source: Checkpoint, trunk: Checkpoint | None, *, quiet: bool) -> Callable[[Path], Record]:
+def after_prune(
+    source: Checkpoint, trunk: Checkpoint | None, *, judged: bool = False, quiet: bool
+) -> Callable[[Path], Record]:
     """All levels of a written output with a reduced head, or with the whole one again, measured against its source.
 
     A sidecar is decoded on the trunk of its source, or on one that was given.
+
+    judged  what it loses was measured and accepted: only a dead head fails
     """
+    threshold = Threshold(relative=0.0) if judged else Threshold()
 
     def check(path: Path) -> Record:
         out = open_checkpoint(path)
@@ -300,8 +332,8 @@ def after_prune(source: Checkpoint, trunk: Checkpoint | None, *, quiet: bool) ->
         if holder is None:
             return _record(run(out, parity=False, donor=source, quiet=quiet))
         if not is_sidecar(out):
-            return _record(run(out, parity=True, trunk=source, donor=source, quiet=quiet))
-        result = run(holder, parity=True, head=out, donor=source, quiet=quiet)
+            return _record(run(out, parity=True, trunk=source, donor=source, threshold=threshold, quiet=quiet))
+        result = run(holder, parity=True, head=out, donor=source, threshold=threshold, quiet=quiet)
         with progress(out.nbytes, "lineage", quiet=quiet) as done:
             result.path, result.lineage = out.path.name, lineage(out, None, source, done)
         result.static = validate(out)

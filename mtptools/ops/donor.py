@@ -7,7 +7,7 @@ from mtptools.codecs import CODECS
 from mtptools.errors import ConventionError, CorruptError, InputError, MissingHeadError, MissingRoleError
 from mtptools.gguf_blocks import missing_blocks, trunk_blocks
 from mtptools.head import Head, find_head, head_names, is_sidecar, layers_of, not_a_head, within_head
-from mtptools.ops import validate_norms, validate_tensors
+from mtptools.ops import validate_norms, validate_tensors, validate_vocab
 from mtptools.ops.head_types import HeadTypes
 from mtptools.ops.render import Place, as_stored, gguf_entries, place_of, safetensors_entries
 from mtptools.ops.style import EXPERTS, Style
@@ -31,7 +31,8 @@ __all__ = [
 def complete_head(ckpt: Checkpoint) -> list[Head]:
     """Every MTP layer of the checkpoint's head, declared or there.
 
-    Raises MissingHeadError, MissingRoleError (a layer that is declared and not whole) or InputError.
+    Raises MissingHeadError, MissingRoleError (a layer that is declared and not whole), CorruptError (a draft vocabulary
+    that does not fit its matrix) or InputError.
     """
     sign = not_a_head(ckpt)
     if sign is not None:
@@ -63,6 +64,8 @@ def complete_head(ckpt: Checkpoint) -> list[Head]:
                 where=ckpt.path,
                 hint=f"{ckpt.family.name} is not this architecture, or the file is newer than this version",
             )
+    for what, evidence, fix in validate_vocab.agrees(ckpt):
+        raise CorruptError(f"{what} ({evidence})", where=ckpt.path, hint=fix)
     return present
 
 

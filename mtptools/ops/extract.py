@@ -18,10 +18,12 @@ from mtptools.ops.declare import (
     to_json_bytes,
 )
 from mtptools.ops.donor import complete_head, require_trunk
+from mtptools.ops.draft_loaders import draft_facts
 from mtptools.ops.folder import NOT_INDEXED, index_json, left_out, loose_facts, side_files
 from mtptools.ops.head_alone import head_alone, shared_names
 from mtptools.ops.prune_vocab import prune_vocab
 from mtptools.ops.quant_own import is_own, own_config
+from mtptools.ops.reduced import drafts_with
 from mtptools.ops.shards import gguf_shards, keep, safetensors_shards, unindexed
 from mtptools.plan import Dropped, Input, Plan
 from mtptools.quantized import COMPANIONS
@@ -44,10 +46,12 @@ def extract(source: Checkpoint, out_name: str, *, bare: bool = False) -> Plan:
     if vocabulary is not None and not bare and not is_sidecar(source):
         return replace(prune_vocab(source, vocabulary, out_name, sidecar=True, keep_embeddings=True), verb="extract")
     names = {name for head in heads for name in head.names} | set(map_names(source))
+    if vocabulary is not None:  # the matrix that the map is of, wherever it stands
+        names |= {part.name for one in drafts_with(source, heads) for part in one.parts}
     wanted = names | (set() if bare else set(shared_names(source)))
     kept = keep(source, "source", [name for name in source if name in wanted])
     entries = [replace(entry, head=entry.name in names) for entry in kept]
-    facts = ("bare: a donor for graft, not loadable by a runtime",) if bare else ()
+    facts = ["bare: a donor for graft, not loadable by a runtime"] if bare else draft_facts(source, alone=True)
     return head_alone("extract", source, len(heads), entries, out_name, facts, vocabulary=vocabulary)
 
 

@@ -26,13 +26,13 @@ from mtptools.ops.declare import (
     to_json_bytes,
 )
 from mtptools.ops.donor import complete_head, head_entries, is_quantized, require_trunk
+from mtptools.ops.draft_loaders import loads
 from mtptools.ops.encoded_head import asks_encodings, encoded_head
 from mtptools.ops.exact import require_lossless, statement
 from mtptools.ops.folder import NOT_INDEXED, index_json, left_out, loose_facts, side_files
 from mtptools.ops.head_types import HeadTypes, mixture_of, type_facts, used_by
 from mtptools.ops.mlx_config import with_head
 from mtptools.ops.own_output import OUTPUT, own_outputs
-from mtptools.ops.prune_vocab import RUNTIMES
 from mtptools.ops.quant_config import Module, cover_modelopt
 from mtptools.ops.quantize_hf import declared
 from mtptools.ops.reduced import map_entries, with_outputs
@@ -185,7 +185,10 @@ def _reduced(trunk: Checkpoint, donor: Checkpoint, facts: list[str]) -> DraftVoc
     if vocabulary.size != trunk.hparams.vocab_size:
         what = f"vocabulary size: trunk {trunk.hparams.vocab_size}, draft map of the donor {vocabulary.size}"
         raise IncompatibleError("the donor's draft vocabulary is of another model", [what], where=donor.path)
-    facts += [f"draft vocabulary: {len(vocabulary)} of {vocabulary.size} tokens", RUNTIMES["bundled"]]
+    facts += [
+        f"draft vocabulary: {len(vocabulary)} of {vocabulary.size} tokens",
+        loads("gguf", trunk.family.gguf_arch, alone=False),
+    ]
     return vocabulary
 
 

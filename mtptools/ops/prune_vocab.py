@@ -9,7 +9,7 @@ No runtime takes a reduced matrix out of a safetensors file that holds a trunk: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -19,6 +19,7 @@ from mtptools.errors import ConventionError, InputError, UsageError, typed
 from mtptools.gguf_blocks import trunk_blocks
 from mtptools.head import Head, find_shared, find_trunk, head_names, is_sidecar
 from mtptools.ops.donor import complete_head, require_shapes
+from mtptools.ops.draft_loaders import loads
 from mtptools.ops.exact import statement
 from mtptools.ops.head_alone import head_alone, shared_names
 from mtptools.ops.own_output import OUTPUT
@@ -30,21 +31,10 @@ from mtptools.receipt import KEY_PREFIX
 from mtptools.vocab.maps import DraftVocabulary
 from mtptools.vocab.stored import draft_vocabulary, map_names
 
-__all__ = ["RUNTIMES", "prune_vocab", "without_receipt"]
+__all__ = ["as_head", "prune_vocab", "without_receipt"]
 
 VERB: Final = "prune-vocab"
 _WRAPPER: Final = "language_model."
-
-RUNTIMES: Final[Mapping[str, str]] = {
-    "bundled": "NO RELEASED RUNTIME LOADS THIS FILE, not even its trunk: llama.cpp (build 11549) refuses a tensor it "
-    "does not expect, and PR #29143 reads d2t from a file that holds a head alone. --sidecar writes that one",
-    "sidecar": "RELEASED llama.cpp REFUSES THIS FILE (build 11549: wrong shape of output.weight). It takes a build "
-    "with PR #29143 or unslothai/llama.cpp #225 (qwen35, qwen35moe): -m TRUNK -md THIS --spec-type draft-mtp",
-    "hf": "NO MTP CLASS OF vLLM OR SGLang READS d2t (vLLM 0.33, SGLang 0.5.23: EAGLE-3, DFlash and DSpark do). SGLang "
-    "takes a token map beside the checkpoint as it is: --map-only --to sglang",
-    "mlx": "mlx-lm AND mlx-vlm READ NO d2t (0.32.2, 0.7.10). MTPLX takes a list of ids beside the checkpoint as it is: "
-    "--map-only --to json",
-}
 
 
 def prune_vocab(
@@ -91,19 +81,28 @@ def prune_vocab(
         )
     matrices = drafts_with(source, heads)
     alone = sidecar or is_sidecar(source) or source.dialect != "gguf"
+    if before is not None and len(before) == len(vocabulary) and (not sidecar or is_sidecar(source)):
+        raise UsageError(
+            f"the head drafts these {len(vocabulary)} tokens and no others already: nothing is pruned",
+            where="--size",
+            hint="a smaller --size, or --restore DONOR first",
+        )
     made, gone = _sidecar(source, matrices, rows) if alone else _bundled(source, matrices, rows)
+    taken = {name for entry in made.values() for name in entry.names}
     made = {entry.name: entry for entry in (*made.values(), *map_entries(source.dialect, vocabulary))}
     gone |= {} if keep_embeddings else _copied_embeddings(source, heads)
+    out = set(gone) - set(made)  # not in the output under their names
+    gone = {name: why for name, why in gone.items() if name not in taken}
     why = gone | dict.fromkeys(map_names(source), "of the draft vocabulary before")
     facts = [*facts, *_facts(source, vocabulary, before, matrices, made), *_gone_facts(source, gone)]
-    facts.append(RUNTIMES[source.dialect if source.dialect != "gguf" else "sidecar" if alone else "bundled"])
-    if source.dialect == "gguf":
+    facts.append(loads(source.dialect, source.family.gguf_arch, alone=alone))
+    if source.dialect == "gguf" and before is None:
         facts.append(f"stock llama.cpp loads a smaller matrix of all tokens: {_fallback(source)}")
     if source.dialect != "gguf" or (alone and not is_sidecar(source)):
-        entries = _taken_out(source, made, gone)
+        entries = _taken_out(source, made, out)
         return head_alone(VERB, source, len(heads), entries, out_name, facts, gone=why, vocabulary=vocabulary)
-    groups, metadata = with_made(source, LABEL, made, gone), without_receipt(source)
-    groups = [(file, _as_head(source, entries, made)) for file, entries in groups]
+    metadata = without_receipt(source)
+    groups = [(file, as_head(source, entries, made)) for file, entries in with_made(source, LABEL, made, out)]
     files = gguf_shards(source, groups, metadata, out_name, facts, link=link)
     return Plan(
         VERB,
@@ -114,20 +113,21 @@ def prune_vocab(
     )
 
 
-def _as_head(source: Checkpoint, entries: list[Entry], made: Mapping[str, Entry]) -> list[Entry]:
+def as_head(source: Checkpoint, entries: list[Entry], made: Collection[str]) -> list[Entry]:
     """The head's tensors named as such, in the files that are written."""
     own = set(head_names(source)) if any(entry.name in made for entry in entries) else set()
     return [replace(entry, head=True) if entry.name in own else entry for entry in entries]
 
 
 def _fallback(source: Checkpoint) -> str:
-    return f"mtptools quantize {typed(source.path)} -o OUT --own-output Q4_K"
+    return f"mtptools quantize {typed(source.path.name)} -o OUT --own-output Q4_K"
 
 
-def _taken_out(source: Checkpoint, made: Mapping[str, Entry], gone: Mapping[str, str]) -> list[Entry]:
+def _taken_out(source: Checkpoint, made: Mapping[str, Entry], gone: Collection[str]) -> list[Entry]:
     """The head, with what stands beside it in a sidecar."""
     own = {*head_names(source), *map_names(source)}
-    names = [name for name in source if name in {*own, *shared_names(source)} and name not in gone]
+    wanted = {*own, *shared_names(source)}
+    names = [name for name in source if name in wanted and name not in gone]
     kept = [made.get(entry.name, replace(entry, head=entry.name in own)) for entry in keep(source, LABEL, names)]
     return [*kept, *(entry for name, entry in made.items() if name not in names)]
 
@@ -158,7 +158,7 @@ def _sidecar(
     made = {entry.name: entry for entries in every for entry in entries}
     there = find_shared(source, "output.weight")
     names = [*(there.names if there is not None else ()), *(n for one in matrices if one.own for n in one.found.names)]
-    return made, {name: "the output matrix, of which rows are kept" for name in names if name not in made}
+    return made, dict.fromkeys(names, "an output matrix: the head has one that is reduced")
 
 
 def _own_name(one: Matrix, shared: str) -> str:
@@ -194,6 +194,8 @@ def _facts(
 ) -> list[str]:
     """What is reduced, and by how much a draft reads less: a model, each byte once and nothing else (`roofline`)."""
     first, small = matrices[0].nbytes, reduced_bytes(made.values())
+    if before is not None and len(before) == len(vocabulary):
+        return [f"draft vocabulary: {len(vocabulary)} of {vocabulary.size} tokens ({vocabulary.share:.1%}), as it was"]
     was = f", of {len(before)} that it was reduced to" if before is not None else ""
     reads = f"a draft reads {human_bytes(small)} of output matrix where it read {human_bytes(first)}"
     if find_shared(source, "token_embd.weight") is not None:
@@ -210,7 +212,7 @@ def _gone_facts(source: Checkpoint, gone: Mapping[str, str]) -> list[str]:
     if not copies:
         return []
     size = human_bytes(sum(one.nbytes for one in copies))
-    return [f"left out: {', '.join(one.name for one in copies)}, a copy of the trunk's embedding ({size})"]
+    return [f"left out, a copy of the trunk's embedding ({size}): {', '.join(one.name for one in copies)}"]
 
 
 def without_receipt(source: Checkpoint) -> Metadata:

@@ -16,6 +16,7 @@ from mtptools.head import Found, Head, find_trunk, is_sidecar
 from mtptools.importance import Importance
 from mtptools.ops.declare import gguf_changes
 from mtptools.ops.donor import complete_head, require_shapes
+from mtptools.ops.draft_loaders import draft_facts
 from mtptools.ops.head_types import HeadTypes, mixture_of, type_facts, used_by
 from mtptools.ops.own_output import OUTPUT, own_outputs
 from mtptools.ops.quantize_hf import quantize_safetensors
@@ -24,6 +25,7 @@ from mtptools.ops.shards import gguf_shards, with_made
 from mtptools.ops.style import Style
 from mtptools.plan import Entry, Input, Plan
 from mtptools.receipt import KEY_PREFIX
+from mtptools.vocab.stored import map_names
 
 __all__ = ["quantize"]
 
@@ -72,8 +74,9 @@ def _gguf(
     groups = with_made(source, LABEL, entries)
     head = [entry for _, group in groups for entry in group if entry.name in entries]
     facts += type_facts(heads, head, importance)
-    if style.own_output is not None:
+    if style.own_output is not None and not map_names(source):
         facts.append(_whose_output(heads, shared))
+    facts += draft_facts(source, alone=is_sidecar(source))
     files = gguf_shards(source, groups, _metadata(source, head), out_name, facts, link=link)
     metadata = files[0].metadata
     changes = tuple(gguf_changes(source, metadata)) if isinstance(metadata, Metadata) else ()

@@ -11,6 +11,7 @@ from mtptools.codecs import CODECS
 from mtptools.containers.safetensors import INDEX_NAME
 from mtptools.head import Head, head_names
 from mtptools.ops.declare import MODELOPT_FILE, changes_between, modelopt_config, to_json_bytes
+from mtptools.ops.draft_loaders import draft_facts
 from mtptools.ops.encoded_head import encoded_head
 from mtptools.ops.exact import statement
 from mtptools.ops.folder import NOT_INDEXED, index_json, left_out, loose_facts, side_files
@@ -36,7 +37,7 @@ def quantize_safetensors(source: Checkpoint, heads: list[Head], style: Style, *,
     The head stays in the files it is in: these are written anew, the others become links with `link`.
     Raises as `encoded_head` does.
     """
-    facts: list[str] = []
+    facts = draft_facts(source, alone=True)
     head = encoded_head(source, heads, source, style, facts, label="source", option="--head")
     names = set(head_names(source))
     apart = unindexed(source)

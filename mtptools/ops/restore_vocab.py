@@ -9,14 +9,14 @@ from typing import Any, Final
 from mtptools.checkpoint import Checkpoint
 from mtptools.errors import IncompatibleError, InputError, UsageError
 from mtptools.gguf_blocks import trunk_blocks
-from mtptools.head import Found, Head, find_shared, is_sidecar
-from mtptools.ops.compatible import require_match
+from mtptools.head import Found, Head, find_shared, head_names, is_sidecar
+from mtptools.ops.compatible import mismatches
 from mtptools.ops.declare import changes_between, gguf_changes, to_json_bytes
 from mtptools.ops.donor import complete_head
 from mtptools.ops.folder import left_out, side_files
 from mtptools.ops.head_alone import declares
 from mtptools.ops.own_output import OUTPUT
-from mtptools.ops.prune_vocab import without_receipt
+from mtptools.ops.prune_vocab import as_head, without_receipt
 from mtptools.ops.reduced import EMBED, LABEL, drafts_with, same_bytes
 from mtptools.ops.shards import gguf_shards, with_made
 from mtptools.plan import Dropped, Entry, Input, OutFile, Plan
@@ -51,8 +51,16 @@ def restore_vocab(source: Checkpoint, donor: Checkpoint, out_name: str, *, link:
     if len(heads) != len(theirs):
         what = f"MTP layers: {len(heads)} here, {len(theirs)} in the donor"
         raise IncompatibleError("the donor is another head", [what], where=donor.path, hint="take the one it came from")
-    facts = require_match(donor, source, ())
-    facts.append(_rows_agree(source, donor, heads, theirs, vocabulary))
+    apart = [str(one) for one in mismatches(donor, source)]
+    if apart:
+        apart = [one.replace(": trunk ", ": DONOR ", 1).replace(", donor ", ", SRC ") for one in apart]
+        raise IncompatibleError(
+            f"{donor.path.name} is not what {source.path.name} was made from",
+            apart,
+            where="--restore",
+            hint="give the checkpoint that was pruned",
+        )
+    facts = [_rows_agree(source, donor, heads, theirs, vocabulary)]
     made = _made(source, donor, heads, theirs)
     reduced = {name for one in drafts_with(source, heads) for name in one.found.names} | {*map_names(source)}
     used = {name for entry in made.values() for name in entry.names}
@@ -62,6 +70,8 @@ def restore_vocab(source: Checkpoint, donor: Checkpoint, out_name: str, *, link:
     groups = with_made(source, LABEL, made, reduced - set(made))
     if source.dialect == "gguf":
         metadata = without_receipt(source)
+        changed = {*made, *(head_names(source) if len(groups) == 1 else ())}
+        groups = [(file, as_head(source, entries, changed)) for file, entries in groups]
         files = gguf_shards(source, groups, metadata, out_name, facts, link=link)
         changes = tuple(gguf_changes(source, metadata))
         return Plan("prune-vocab", inputs, files, dropped=tuple(dropped), changes=changes, facts=tuple(facts))
@@ -113,10 +123,15 @@ def _config(source: Checkpoint, donor: Checkpoint) -> dict[str, Any]:
 def _rows_agree(
     source: Checkpoint, donor: Checkpoint, heads: Sequence[Head], theirs: Sequence[Head], vocabulary: DraftVocabulary
 ) -> str:
-    """A fact: are the reduced rows the donor's?"""
+    """A fact: the reduced rows are the donor's, or in another type. Raises IncompatibleError where they are not."""
     ours, whole = drafts_with(source, heads)[0].stored.tensor, drafts_with(donor, theirs)[0].stored.tensor
     if ours.codec != whole.codec or whole.shape[0] != vocabulary.size:
         return "the reduced rows were not compared with the donor's: they are in another type"
     if same_bytes(gathered(whole, vocabulary.ids, whole.name), ours):
         return f"the {len(vocabulary)} reduced rows are the donor's, byte for byte"
-    return "the reduced rows are not the donor's: it is another head, or one of the two was quantized since"
+    raise IncompatibleError(
+        f"{donor.path.name} is not what {source.path.name} was made from",
+        [f"the {len(vocabulary)} reduced rows are not those of the donor's matrix"],
+        where="--restore",
+        hint="give the checkpoint that was pruned",
+    )

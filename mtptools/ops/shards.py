@@ -60,8 +60,13 @@ def _hindrance(source: Checkpoint, file: File, names: Sequence[str], position: i
     """Why this file cannot be the output's file at `position` as it is, header and all; None when it can."""
     if source.container == "gguf" and position == 0:
         return "its header changes"
+    gone, new = set(file.names) - set(names), set(names) - set(file.names)
+    if gone:
+        return f"{len(gone)} of its tensors are left out"
+    if new:
+        return f"{len(new)} tensors are added"
     if tuple(names) != file.names:
-        return f"{len(file.names) - len(names)} of its tensors are left out"
+        return "its tensors stand in another order"
     if any(key.startswith(KEY_PREFIX) for key in file.metadata):
         return "its header has an earlier receipt"
     if source.container == "gguf":

@@ -8,7 +8,7 @@ config.json and the index, the checks that need neither headers nor values still
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
 from mtptools.checkpoint import Checkpoint, Known
@@ -69,6 +69,12 @@ class Result:
     @property
     def ok(self) -> bool:
         return not any(finding.severity == "error" for finding in self.findings)
+
+    def joined(self, other: Result, what: str) -> Result:
+        """With what was found of a second checkpoint, which is decoded with this one; `what` stands before that."""
+        findings = (*self.findings, *(replace(one, what=what + one.what) for one in other.findings))
+        passed = tuple(check for check in self.passed if check not in {one.check for one in other.findings})
+        return Result(findings, passed, self.skipped, f"{self.head}; {what}{other.head}")
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -9,8 +9,8 @@ from mtptools.checkpoint import Checkpoint
 from mtptools.head import Found, find_head, find_trunk, is_sidecar, layers_of
 from mtptools.hparams import text_config
 from mtptools.ops import validate_tensors
+from mtptools.ops.draft_loaders import loads
 from mtptools.ops.own_output import OUTPUT
-from mtptools.ops.prune_vocab import RUNTIMES
 from mtptools.vocab.stored import D2T, SIZE_KEY, map_names, raw
 
 __all__ = ["agrees", "matrices", "runtime"]
@@ -38,9 +38,8 @@ def agrees(ckpt: Checkpoint) -> Report:
 def runtime(ckpt: Checkpoint) -> Report:
     if not map_names(ckpt):
         return
-    kind = ckpt.dialect if ckpt.dialect != "gguf" else "sidecar" if is_sidecar(ckpt) else "bundled"
     yield (
-        RUNTIMES[kind],
+        loads(ckpt.dialect, ckpt.family.gguf_arch, alone=is_sidecar(ckpt)),
         f"{', '.join(map_names(ckpt))}: a head that drafts over a part of the vocabulary",
         "what llama.cpp loads is a smaller matrix of all tokens: mtptools quantize WHOLE -o OUT --own-output Q4_K"
         if ckpt.dialect == "gguf"
@@ -127,3 +126,10 @@ def _config(ckpt: Checkpoint, rows: int) -> Report:
         if value != rows or isinstance(value, bool):
             fix = f"set it to {rows}, or take the config.json that came with this head"
             yield f"config.json says {key} {short(value)}, d2t has {rows} rows", "both count the rows that draft", fix
+    trees = (ckpt.config, text_config(ckpt.config, ckpt.path))
+    if any(tree.get("tie_word_embeddings") is True for tree in trees):
+        yield (
+            "config.json ties the output matrix to the embedding",
+            f"d2t names {rows} rows of a matrix of its own: a loader that ties drafts with the wrong one",
+            'set "tie_word_embeddings": false in config.json',
+        )

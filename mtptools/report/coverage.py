@@ -21,6 +21,9 @@ SCHEMA: Final = 1
 LOW: Final = 0.95
 """Held-out coverage below which a domain is named: people who cut that far got slower, not faster, on such text."""
 
+FEW: Final = 1000
+"""Held-out tokens below which 99.5 % cannot be told from 98 %."""
+
 _NAME: Final = 20  # letters of a domain's name
 _WIDTH: Final = 100  # columns of a terminal
 _COLUMNS: Final = 6  # sizes side by side within it
@@ -67,6 +70,9 @@ def notes(chosen: Coverage, ranking: Ranking | None = None) -> list[str]:
     if low:
         named = ", ".join(f"{_short(one.domain)} {1 - one.held:.1%}" for one in low)
         out.append(f"tokens that cannot be drafted: {named}; such text may get slower: measure before you publish")
+    few = [f"{_short(one.domain)} {one.tokens:,}" for one in chosen.domains if one.tokens < FEW]
+    if few:
+        out.append(f"few held-out tokens, which say little of the last per cent: {', '.join(few)}")
     if ranking is not None and chosen.size > ranking.seen:
         out.append(
             f"{chosen.size - ranking.seen:,} of the tokens occur nowhere in the text; they are those with the lowest "

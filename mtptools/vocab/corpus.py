@@ -225,13 +225,16 @@ def _cut(text: Text, size: int) -> Iterator[str]:
             start = end
         held = held[start:]
     while held:
-        end = (_end(held, 0, size) if len(held) > size else 0) or len(held)
+        end = (_end(held, 0, size, last=True) if len(held) > size else 0) or len(held)
         yield held[:end]
         held = held[end:]
 
 
-def _end(text: str, start: int, size: int) -> int:
-    """Where the piece of `text` that begins at `start` ends, or 0: its first line goes on behind `text`."""
+def _end(text: str, start: int, size: int, *, last: bool = False) -> int:
+    """Where the piece of `text` that begins at `start` ends, or 0: its first line goes on to the end.
+
+    last  nothing comes behind `text`
+    """
     full = start + size
     end = first = text.rfind("\n", start, full) + 1
     # Before a line that begins with a word: tokens of white space may span lines.
@@ -242,7 +245,7 @@ def _end(text: str, start: int, size: int) -> int:
     longest = start + LINE * size
     if end := text.find("\n", full, longest) + 1:
         return end
-    if len(text) < longest:
+    if len(text) < (full + size if last else longest):
         return 0
     space = text.find(" ", full, longest)
     return space if space > start else full

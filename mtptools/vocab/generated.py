@@ -20,23 +20,21 @@ REST: Final = "model"  # the domain of prompts without a category, and of catego
 
 
 def pooled(prompts: Sequence[tuple[str, T]]) -> dict[str, list[T]]:
-    """(category, prompt) by category; those with fewer than EVERY_PROMPT prompts as one domain.
+    """(category, prompt) by category; those with fewer than EVERY_PROMPT prompts together, as the domain REST.
 
-    Raises InputError for fewer than two prompts in all: nothing could be held out.
+    Raises InputError where a domain would be one prompt alone: nothing of it could be held out.
     """
     found: dict[str, list[T]] = {}
     for category, prompt in prompts:
         found.setdefault(category or REST, []).append(prompt)
     small = [name for name, some in found.items() if len(some) < EVERY_PROMPT and name != REST]
     rest = [*found.pop(REST, []), *(prompt for name in small for prompt in found.pop(name))]
-    if rest and (len(rest) >= EVERY_PROMPT or not found):
+    if rest:
         found[REST] = rest
-    elif rest:
-        found[next(iter(found))] += rest
-    if sum(map(len, found.values())) < 2:
+    if any(len(some) < 2 for some in found.values()):
         raise InputError(
             "one prompt alone: what its text is covered by cannot be held out",
-            hint="give a file of more prompts, some dozens for each kind of text",
+            hint="give more prompts of each category, some dozens, or one category for all",
         )
     return found
 

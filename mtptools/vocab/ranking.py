@@ -97,7 +97,7 @@ def chosen(ranking: Ranking, n: int) -> DraftVocabulary:
             f"{n:,} tokens asked for; {ranking.kept:,} are kept whatever the text says (special tokens, bytes, "
             "chat template, --ids)",
             where="--size",
-            hint=f"--size {min(-(-ranking.kept // K) * K, most)} or more",
+            hint=f"--size {ranking.kept}, or more",
         )
     return DraftVocabulary(Absolute(np.sort(ranking.ids[:n])), ranking.size)
 

@@ -224,7 +224,7 @@ class Words:
         if self.crossings is not None and len(data) > len(text):
             dense = _dense()[codes]
             both = np.flatnonzero(dense[:-1] & dense[1:])
-            cuts[both] = ~self.crossings[_hash(codes[both], codes[both + 1])]
+            cuts[both] = ~self.crossings.of(codes[both], codes[both + 1])
         at = np.concatenate([[0], np.flatnonzero(cuts) + 1, [len(text)]])
         starts, ends = at[:-1], at[1:]
         kept = (kinds[starts[starts < len(text)]] != CLASSES.index("E")).nonzero()[0]
@@ -235,12 +235,25 @@ class Words:
         return Cut(data, starts[kept], ends[kept], added)
 
 
-def _crossings(vocabulary: Sequence[str]) -> NDArray[np.bool_]:
-    """[hash of two letters of dense scripts] may a token hold both, or the end of one and the start of the other?
+class _Crossings(NamedTuple):
+    """Which two letters of dense scripts may a token hold, or the end of one and the start of the other?
 
-    Two pairs with one hash only mean a cut less.
+    pairs  [hash of both]; two pairs with one hash only mean a cut less
+    left   [code point] a token may hold it and the start of whatever follows
+    right  [code point] a token may hold it and the end of whatever stands before
     """
-    out = np.zeros(1 << _BITS, np.bool_)
+
+    pairs: NDArray[np.bool_]
+    left: NDArray[np.bool_]
+    right: NDArray[np.bool_]
+
+    def of(self, left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
+        """[n] of letters [n] and those behind them."""
+        out: NDArray[np.bool_] = self.pairs[_hash(left, right)] | self.left[left] | self.right[right]
+        return out
+
+
+def _crossings(vocabulary: Sequence[str]) -> _Crossings:
     back = {ord(char): byte for byte, char in enumerate(CHARACTERS)}
     pairs: set[tuple[str, str]] = set()
     first: set[str] = set()  # letters before which a token may have a part of a character
@@ -262,16 +275,14 @@ def _crossings(vocabulary: Sequence[str]) -> NDArray[np.bool_]:
             last.add(whole[-1])
         if not whole and start:
             heads.add(data[start:])
-    dense = np.flatnonzero(_dense()).astype(np.uint32)
-    letters = set(map(chr, dense.tolist()))
+    letters = set(map(chr, np.flatnonzero(_dense()).tolist()))
     if heads:
         first |= {letter for letter in letters if letter.encode().startswith(tuple(heads))}
     both = np.array([[ord(a), ord(b)] for a, b in pairs if a in letters and b in letters], np.uint32).reshape(-1, 2)
-    out[_hash(both[:, 0], both[:, 1])] = True
-    for letter in map(ord, first & letters):
-        out[_hash(dense, np.uint32(letter))] = True
-    for letter in map(ord, last & letters):
-        out[_hash(np.uint32(letter), dense)] = True
+    out = _Crossings(np.zeros(1 << _BITS, np.bool_), *np.zeros((2, _CODES), np.bool_))
+    out.pairs[_hash(both[:, 0], both[:, 1])] = True
+    out.left[[ord(letter) for letter in last & letters]] = True
+    out.right[[ord(letter) for letter in first & letters]] = True
     return out
 
 

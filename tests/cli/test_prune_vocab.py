@@ -86,6 +86,32 @@ def test_writes_a_sidecar_that_verify_and_restore_take(run: Any, prose: Path, tm
     assert diff(open_checkpoint(tmp_path / "whole.gguf"), open_checkpoint(tmp_path / "x.gguf")).equal
 
 
+def test_a_head_of_its_own_is_judged_by_verify_too(run: Any, tmp_path: Path) -> None:
+    """L0 and L1 are the head's as well as the trunk's; a tokenizer of the same size is not the same."""
+    ids = tmp_path / "ids.json"
+    ids.write_text(json.dumps(list(range(0, VOCAB, 2))))
+    out = tmp_path / "head"
+    assert run("prune-vocab", FOLDER, "-o", out, "--ids", ids)[0] == 0
+    asked = ("verify", FOLDER, "--head", out, "--parity", "--k", "1", "--limit", "1", "--tokens", "8")
+    _, shown, _ = run(*asked)
+    assert "receipt of the head" in shown
+    assert "head: config" not in shown
+    rc, _, err = run("verify", out, "--parity")
+    assert rc == 3
+    assert "--head" in err
+    config = json.loads((out / "config.json").read_text())
+    (out / "config.json").write_text(json.dumps(config | {"draft_vocab_size": 511}))
+    rc, shown, _ = run(*asked)
+    assert rc == 1
+    assert "head: config.json says" in shown
+    (out / "config.json").write_text(json.dumps(config))
+    tokens = (out / "tokenizer.json").read_text()
+    (out / "tokenizer.json").write_text(tokens.replace('"the"', '"eht"', 1))
+    rc, _, err = run(*asked)
+    assert rc == 4
+    assert "tokenizer" in err
+
+
 def test_acceptance_decides(run: Any, prose: Path, tmp_path: Path) -> None:
     """A vocabulary of tokens that the text does not use costs nearly all acceptance; all tokens but one, nothing."""
     bad = tmp_path / "bad.json"

@@ -16,9 +16,10 @@ from safetensors.torch import load_file, save_file
 
 from mtptools.checkpoint import Checkpoint, open_checkpoint
 from mtptools.codecs import decode
-from mtptools.errors import ConventionError, IncompatibleError, InputError, UsageError
+from mtptools.errors import ConventionError, CorruptError, IncompatibleError, InputError, UsageError
 from mtptools.head import find_trunk
 from mtptools.ops.convert import convert_head
+from mtptools.ops.convert_gguf import convert_gguf
 from mtptools.ops.diff import diff
 from mtptools.ops.extract import extract, strip
 from mtptools.ops.graft import graft
@@ -32,6 +33,7 @@ from mtptools.plan import Plan
 from mtptools.vocab.maps import Absolute, DraftVocabulary
 from mtptools.vocab.stored import draft_vocabulary
 from mtptools.writer import write
+from tests import rewrite
 from tests.conftest import FIXTURES
 from tests.ops.test_surgery import split_by_gguf_py
 
@@ -287,6 +289,78 @@ def test_shards_in_which_nothing_changes_become_links(tmp_path: Path) -> None:
     assert not diff(whole, out).dropped
 
 
+@pytest.mark.parametrize("family", ["glm4moe", "deepseekv3"])
+def test_sidecars_with_an_output_matrix_of_their_own(tmp_path: Path, family: str) -> None:
+    """In a GGUF the head of these has a copy of the output matrix, which stands beside it too."""
+    folder = open_checkpoint(FIXTURES / family / "hf")
+    whole = made(convert_gguf(folder, "w.gguf"), tmp_path / "w.gguf")
+    side = made(extract(whole, "s.gguf"), tmp_path / "s.gguf")
+    own = [name for name in side if name.endswith(OWN)]
+    assert own
+    keep = some(side, 300)
+    out = made(prune_vocab(side, keep, "a.gguf"), tmp_path / "a.gguf")
+    assert np.array_equal(raw(out.path, "output.weight"), raw(side.path, own[0])[keep.ids])
+    assert not [name for name in out if name.endswith(OWN)]
+    assert diff(out, made(prune_vocab(whole, keep, "b.gguf", sidecar=True), tmp_path / "b.gguf")).equal
+    assert validate(out).ok
+    assert diff(made(restore_vocab(out, side, "r.gguf"), tmp_path / "r.gguf"), side).equal
+
+
+def test_a_sidecar_with_a_smaller_matrix_of_its_own(tmp_path: Path) -> None:
+    source = made(quantize(open_checkpoint(GGUF), "q.gguf", Style.asked(own_output="Q4_K")), tmp_path / "q.gguf")
+    side = made(extract(source, "s.gguf"), tmp_path / "s.gguf")
+    keep = some(side, 300)
+    out = made(prune_vocab(side, keep, "a.gguf"), tmp_path / "a.gguf")
+    assert np.array_equal(raw(out.path, "output.weight"), raw(side.path, f"blk.4.{OWN}")[keep.ids])
+    beside = made(prune_vocab(source, keep, "b.gguf"), tmp_path / "b.gguf")
+    bare = made(extract(beside, "bare.gguf", bare=True), tmp_path / "bare.gguf")
+    again = made(prune_vocab(bare, every_third(keep), "c.gguf"), tmp_path / "c.gguf")
+    assert np.array_equal(raw(again.path, "output.weight"), raw(side.path, f"blk.4.{OWN}")[keep.ids[::3]])
+
+
+def test_a_map_without_its_matrix_is_refused_by_every_verb(tmp_path: Path) -> None:
+    """Else the whole matrix would be taken for the reduced one, and its first rows for those of the tokens."""
+    source = open_checkpoint(GGUF)
+    keep = some(source, 512)
+    for sidecar, lost in ((False, f"blk.4.{OWN}"), (True, "output.weight")):
+        right = made(prune_vocab(source, keep, f"{sidecar}.gguf", sidecar=sidecar), tmp_path / f"{sidecar}.gguf")
+        wrong = open_checkpoint(rewrite.gguf(right.path, tmp_path / f"lost{sidecar}.gguf", drop=(lost,)))
+        trunk = open_checkpoint(FIXTURES / "qwen35" / "gguf" / "trunk-Q8_0.gguf")
+        for verb in (
+            lambda one=wrong: prune_vocab(one, every_third(keep), "x.gguf"),
+            lambda one=wrong: restore_vocab(one, source, "x.gguf"),
+            lambda one=wrong: quantize(one, "x.gguf", Style.asked("Q8_0")),
+            lambda one=wrong: extract(one, "x.gguf"),
+            lambda one=wrong, onto=trunk: graft(onto, one, "x.gguf"),
+        ):
+            with pytest.raises(CorruptError, match="no reduced matrix to draft with"):
+                verb()
+
+
+def test_every_verb_that_keeps_a_reduced_head_says_who_loads_it(tmp_path: Path) -> None:
+    source, folder = open_checkpoint(GGUF), open_checkpoint(FIXTURES / "qwen35" / "hf")
+    keep = some(source, 512)
+    side = made(prune_vocab(source, keep, "s.gguf", sidecar=True), tmp_path / "s.gguf")
+    reduced = made(prune_vocab(folder, keep, "f"), tmp_path / "f")
+    assert any("REFUSES THIS FILE" in fact for fact in quantize(side, "q.gguf", Style.asked("Q8_0")).facts)
+    assert not any("--own-output" in fact for fact in prune_vocab(side, every_third(keep), "x.gguf").facts)
+    assert any("vLLM" in fact for fact in extract(reduced, "x").facts)
+    bare = made(extract(reduced, "bare", bare=True), tmp_path / "bare")
+    assert validate(bare).ok, validate(bare).findings
+
+
+def test_restoring_from_another_head_is_refused(tmp_path: Path) -> None:
+    source = open_checkpoint(GGUF)
+    out = made(prune_vocab(source, some(source, 512), "b.gguf"), tmp_path / "b.gguf")
+    data = bytearray(GGUF.read_bytes())
+    blob = source["token_embd.weight"].blobs[0]
+    data[blob.offset + 1 : blob.offset + blob.nbytes : 2] = bytes(64 for _ in range(blob.nbytes // 2))
+    (tmp_path / "other.gguf").write_bytes(data)
+    with pytest.raises(IncompatibleError) as caught:
+        restore_vocab(out, open_checkpoint(tmp_path / "other.gguf"), "x.gguf")
+    assert "are not those of the donor's matrix" in caught.value.findings[0]
+
+
 def test_what_cannot_be_pruned_is_refused() -> None:
     source = open_checkpoint(GGUF)
     size = source.hparams.vocab_size
@@ -323,7 +397,7 @@ def test_the_plan_says_loudly_who_loads_it() -> None:
     source = open_checkpoint(GGUF)
     keep = some(source, 300)
     beside, alone = (prune_vocab(source, keep, "x.gguf", sidecar=sidecar).facts for sidecar in (False, True))
-    assert any("NO RELEASED RUNTIME LOADS THIS FILE" in fact and "--sidecar" in fact for fact in beside)
+    assert any("NO BUILD OF llama.cpp LOADS THIS FILE, not even" in fact and "--sidecar" in fact for fact in beside)
     assert any("RELEASED llama.cpp REFUSES THIS FILE" in fact and "29143" in fact for fact in alone)
     assert all(any("--own-output" in fact for fact in facts) for facts in (beside, alone))
     source.__dict__["family"] = replace(source.family, head=tuple(r for r in source.family.head if r.name != OWN))

@@ -91,6 +91,9 @@ def folder(hf: Path, tmp_path: Path) -> Make:
             there.update({name: torch.from_numpy(one) for name, one in put.items()})
 
         def edit(tree: dict[str, Any]) -> None:
+            for one in (tree, tree.get("text_config", {})):
+                if "tie_word_embeddings" in one:
+                    one["tie_word_embeddings"] = False
             if says is not None:
                 tree["draft_vocab_size"] = says
             if config is not None:
@@ -200,6 +203,10 @@ def test_wrong_ids_in_gguf(ids: np.ndarray, wanted: str, bundled: Make, sidecar:
         ({"d2t": OFFSETS, "says": 9}, "config.json says draft_vocab_size 9, d2t has 8 rows"),
         ({"d2t": OFFSETS, "says": "8"}, "config.json says draft_vocab_size '8'"),
         ({"d2t": OFFSETS, "says": None}, "config.json does not say draft_vocab_size"),
+        (
+            {"d2t": OFFSETS, "config": lambda tree: tree.update(tie_word_embeddings=True)},
+            "config.json ties the output matrix to the embedding",
+        ),
         (
             {
                 "d2t": OFFSETS,

@@ -107,6 +107,20 @@ def test_json(counted: list[Counted], ranking: Ranking) -> None:
     assert mine["domains"][0]["held"] == own.domains[0].held
     assert data["meets_target"] is (own.worst.held >= 0.995)
     assert to_json(own)["kept"] is None
+    assert data["curve"] is None
+
+
+def test_curve_in_json(counted: list[Counted], ranking: Ranking) -> None:
+    own = at(65536, counted, ranking)
+    found = json.loads(json.dumps(to_json(own, [], ranking, counted)["curve"]))
+    sizes = found["sizes"]
+    assert 90 <= len(sizes) <= 100
+    assert (sizes[0], sizes[-1]) == (300, VOCABULARY)
+    assert sizes == sorted(set(sizes))
+    for n in (0, 40, 99):
+        rows = at(sizes[n], counted, ranking).domains
+        for row, curve in zip(rows, found["domains"], strict=True):
+            assert (curve["domain"], curve["held"][n]) == (row.domain, pytest.approx(row.held))
 
 
 def test_names_of_sizes() -> None:

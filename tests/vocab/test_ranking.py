@@ -89,7 +89,7 @@ def test_chosen_is_sorted_and_of_the_size_asked_for() -> None:
         (0, "0 tokens", "64k"),
         (-3, "-3 tokens", "64k"),
         (4001, "the vocabulary has 4,000", "4000"),
-        (9, "10 are kept whatever", "1024"),
+        (9, "10 are kept whatever", "10"),
     ],
 )
 def test_sizes_that_cannot_be(n: int, message: str, hint: str) -> None:

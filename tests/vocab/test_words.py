@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
+import tracemalloc
 from collections import Counter
 
 import pytest
@@ -10,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
 from mtptools.decoder.tokenizer import KINDS
 from mtptools.vocab.encoder import Encoder
-from mtptools.vocab.seen import Seen
+from mtptools.vocab.seen import LONGEST, Seen
 from mtptools.vocab.words import CLASSES, END, Words
 
 from .tokenizers_of_kinds import PARTS, SAMPLE, texts, tokenizer
@@ -59,6 +62,74 @@ def test_texts_together(kind: str) -> None:
     assert len(words.cut(SAMPLE).starts) > 150
 
 
+@pytest.mark.parametrize("kind", ["deepseek-v3", "joyai-llm"])
+def test_kana_that_is_no_letter(kind: str) -> None:
+    """DeepSeek's expressions take it for kana, not for punctuation that leads letters."""
+    backend = tokenizer(kind)
+    words = Words.of(backend.to_str())
+    assert words is not None
+    for mark in "\u3099\u309b\u309c\u30a0\u30fb\u30fc":
+        for text in (f"{mark}'s", f"{mark}'LL", f"a{mark}(the", f"カ{mark}(the {mark} の{mark}\n{mark}1"):
+            assert of_words(backend, words, [text]) == of_texts(backend, [text]), ascii(text)
+
+
+def released() -> Tokenizer:
+    """As DeepSeek's tokenizer.json: no normalizer by an empty sequence, line ends in the expressions as they are,
+    added tokens of which some are matched in the second pass.
+    """
+    tree = json.loads(tokenizer("deepseek-v3").to_str())
+    tree["normalizer"] = {"type": "Sequence", "normalizers": []}
+    for step in tree["pre_tokenizer"]["pretokenizers"][:-1]:
+        step["pattern"]["Regex"] = step["pattern"]["Regex"].replace(r"\r", "\r").replace(r"\n", "\n")
+    backend = Tokenizer.from_str(json.dumps(tree))
+    for second in (False, True):
+        own = ["<｜User｜>", "<｜", "User｜><｜", "<thi"] if second else ["｜>", "<｜fim▁hole｜>", "er｜", "<｜end▁of"]
+        backend.add_tokens([AddedToken(token, normalized=second) for token in own])
+    return backend
+
+
+def test_a_released_tokenizer() -> None:
+    backend = released()
+    assert '"\\r' not in backend.to_str()
+    assert "[^\\r\\n\\\\p{L}" in backend.to_str()  # CR and LF, no backslashes
+    words = Words.of(backend.to_str())
+    assert words is not None
+    assert differs(backend, words, 2) is None
+    chance = random.Random(3)
+    marks = [
+        "<｜",
+        "User",
+        "｜",
+        "｜>",
+        "<",
+        ">",
+        "fim▁hole",
+        "<｜User｜>",
+        "<｜fim▁hole｜>",
+        "<think>",
+        " ",
+        "a",
+        "天",
+        "end▁of",
+    ]
+    for _ in range(1500):
+        text = "".join(chance.choices(marks, k=8))
+        assert of_words(backend, words, [text]) == of_texts(backend, [text]), ascii(text)
+
+
+def test_added_tokens_that_no_text_has() -> None:
+    """An empty one is never matched, and one with END must not be found where two texts are joined."""
+    tree = json.loads(tokenizer("qwen2").to_str())
+    for token in ("", f"a{END}b"):
+        number = max(one["id"] for one in tree["added_tokens"]) + 1
+        tree["added_tokens"].append(tree["added_tokens"][0] | {"id": number, "content": token})
+    backend = Tokenizer.from_str(json.dumps(tree))
+    words = Words.of(json.dumps(tree))
+    assert words is not None
+    given = ["a fox a", "b the a", "b"]
+    assert of_words(backend, words, given) == of_texts(backend, given)
+
+
 def test_part_of_a_word_that_is_a_token() -> None:
     """`ignore_merges` takes a whole word for its token, even one that merges do not make: no cut inside of words."""
     tree = json.loads(tokenizer("qwen2", ignore_merges=True).to_str())
@@ -84,7 +155,7 @@ def test_a_wrong_rule_shows(fault: str) -> None:
     assert words.crossings is not None
     kinds = len(CLASSES)
     if fault == "crossings":
-        words.crossings[:] = False
+        words.crossings.pairs[:] = words.crossings.left[:] = words.crossings.right[:] = False
     elif fault == "blanks":  # white space of which the last is no blank: "\n" of " \n(" is not set apart
         for third in "LNP":
             code = (CLASSES.index("B") * kinds + CLASSES.index("R")) * kinds + CLASSES.index(third)
@@ -139,11 +210,27 @@ def test_seen_counts() -> None:
     words = Words.of(tokenizer("qwen2").to_str())
     assert words is not None
     seen = Seen()
-    for text in ("a bb ccccccc dddddddd eeeeeeee fffffffff", "a<think> bb"):
-        seen.add(words.cut([text]))
-    found = seen.words()
-    assert found[" bb"] == found["a"] == 2
-    assert found[" dddddddd"] == found[" ccccccc"] == found["<think>"] == 1
-    assert found[" fffffffff"] == 1
-    assert sum(found.values()) == 9
-    assert len(seen) == len(found) - 1  # the added token is held apart
+    huge = "x" * (LONGEST + 1)
+    for side, text in enumerate(("a bb ccccccc dddddddd eeeeeeee fffffffff", f"a<think> bb ggggggggg {huge}")):
+        assert [word.strip() for word in seen.add(words.cut([text]), side)] == [huge] * side
+    found = {one.word: (one.train, one.held) for one in seen}
+    assert found[" bb"] == found["a"] == (1, 1)
+    assert found[" dddddddd"] == found[" ccccccc"] == found[" fffffffff"] == (1, 0)
+    assert found["<think>"] == found[" ggggggggg"] == (0, 1)
+    assert len(found) == 8
+
+
+def test_what_seen_takes() -> None:
+    """It tells no less than it takes."""
+    words = Words.of(tokenizer("qwen2").to_str())
+    assert words is not None
+    chance = random.Random(1)
+    for letters in (6, 30, 300):
+        text = " ".join("".join(chance.choices("abcdefgh", k=letters)) for _ in range(20_000))
+        tracemalloc.start()
+        seen = Seen()
+        seen.add(words.cut([text]), 0)
+        list(itertools.islice(seen, 1))
+        taken = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert taken <= 1.2 * seen.nbytes + (1 << 17), letters

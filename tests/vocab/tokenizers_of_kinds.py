@@ -21,10 +21,11 @@ SAMPLE = [
 LATIN = "a b the The fox's 's 'S 'll 'LL 't ſ é É e\u0301 \u0301 ñ ß K \u212a 1 12 3456 ２ ² Ⅷ"
 MARKS = ". , ( ) (( '( (' ' '' \" _ - -- ; \u037e ， 。 、 「 」 😀 🇪🇸"
 OTHERS = (
-    "今天 天气 很好 我们 今 天 の は テスト カ\u3099 ゙ か \u30a0 \u309b \u309c \u30fb \u30fc ภาษา ไทย ไม่ ่ 한국 \u1112\u1161\u11ab \u1161 हिन्दी ् \U00020000"
+    "今天 天气 很好 我们 今 天 の は テスト カ\u3099 ゙ か ภาษา ไทย ไม่ ่ 한국 \u1112\u1161\u11ab \u1161 हिन्दी ् \U00020000"
 )
+KANA = "\u30a0 \u309b \u309c \u30fb \u30fc"  # that is no letter, but for the last
 ADDED = "<|im_start|> <|im_ start|> <|im <| |> <think> think> < > <|endoftext|>"
-PARTS = f"{LATIN} {MARKS} {OTHERS} {ADDED}".split(" ")
+PARTS = f"{LATIN} {MARKS} {OTHERS} {KANA} {ADDED}".split(" ")
 SPACES = [
     " ",
     "  ",
