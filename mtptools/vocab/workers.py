@@ -51,10 +51,12 @@ def shared(tokenizer_json: str, size: int, jobs: Iterable[Job], done: Done, proc
         with _one_thread():  # inherited
             for _ in range(processes):
                 here, there = spawn.Pipe()
-                worker = spawn.Process(target=_work, args=(there, tokenizer_json, size), daemon=True)
+                worker = spawn.Process(target=_work, args=(there, size), daemon=True)
                 worker.start()
                 there.close()  # else the end of the process would not end the pipe
                 workers[here] = worker
+        for pipe in workers:  # not with the start: a process that is stopped while it reads its start says so aloud
+            _send(pipe, workers, tokenizer_json)
         words = Words.of(tokenizer_json)  # made once, while the processes read the tokenizer
         for pipe in workers:
             _send(pipe, workers, words)
@@ -83,11 +85,11 @@ def shared(tokenizer_json: str, size: int, jobs: Iterable[Job], done: Done, proc
     return sums
 
 
-def _work(pipe: Connection, tokenizer_json: str, size: int) -> None:
+def _work(pipe: Connection, size: int) -> None:
     """A process: adds jobs up until None comes; tells the bytes of each, then the sums, or the error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the one that started this ends it
     try:
-        tally = Tally(Encoder(tokenizer_json), pipe.recv(), size)
+        tally = Tally(Encoder(pipe.recv()), pipe.recv(), size)
         while (job := pipe.recv()) is not None:
             tally.add(job)
             pipe.send(job.nbytes)
@@ -98,7 +100,7 @@ def _work(pipe: Connection, tokenizer_json: str, size: int) -> None:
         return  # nobody is there any more
 
 
-def _send(pipe: Connection, workers: dict[Connection, BaseProcess], what: Words | Job | None) -> None:
+def _send(pipe: Connection, workers: dict[Connection, BaseProcess], what: str | Words | Job | None) -> None:
     try:
         pipe.send(what)
     except OSError:

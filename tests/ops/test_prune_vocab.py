@@ -16,9 +16,8 @@ from safetensors.torch import load_file, save_file
 
 from mtptools.checkpoint import Checkpoint, open_checkpoint
 from mtptools.codecs import decode
-from mtptools.errors import ConventionError, CorruptError, IncompatibleError, InputError, UsageError
+from mtptools.errors import ConventionError
 from mtptools.head import find_trunk
-from mtptools.ops.convert import convert_head
 from mtptools.ops.convert_gguf import convert_gguf
 from mtptools.ops.diff import diff
 from mtptools.ops.extract import extract, strip
@@ -33,7 +32,6 @@ from mtptools.plan import Plan
 from mtptools.vocab.maps import Absolute, DraftVocabulary
 from mtptools.vocab.stored import draft_vocabulary
 from mtptools.writer import write
-from tests import rewrite
 from tests.conftest import FIXTURES
 from tests.ops.test_surgery import split_by_gguf_py
 
@@ -318,25 +316,6 @@ def test_a_sidecar_with_a_smaller_matrix_of_its_own(tmp_path: Path) -> None:
     assert np.array_equal(raw(again.path, "output.weight"), raw(side.path, f"blk.4.{OWN}")[keep.ids[::3]])
 
 
-def test_a_map_without_its_matrix_is_refused_by_every_verb(tmp_path: Path) -> None:
-    """Else the whole matrix would be taken for the reduced one, and its first rows for those of the tokens."""
-    source = open_checkpoint(GGUF)
-    keep = some(source, 512)
-    for sidecar, lost in ((False, f"blk.4.{OWN}"), (True, "output.weight")):
-        right = made(prune_vocab(source, keep, f"{sidecar}.gguf", sidecar=sidecar), tmp_path / f"{sidecar}.gguf")
-        wrong = open_checkpoint(rewrite.gguf(right.path, tmp_path / f"lost{sidecar}.gguf", drop=(lost,)))
-        trunk = open_checkpoint(FIXTURES / "qwen35" / "gguf" / "trunk-Q8_0.gguf")
-        for verb in (
-            lambda one=wrong: prune_vocab(one, every_third(keep), "x.gguf"),
-            lambda one=wrong: restore_vocab(one, source, "x.gguf"),
-            lambda one=wrong: quantize(one, "x.gguf", Style.asked("Q8_0")),
-            lambda one=wrong: extract(one, "x.gguf"),
-            lambda one=wrong, onto=trunk: graft(onto, one, "x.gguf"),
-        ):
-            with pytest.raises(CorruptError, match="no reduced matrix to draft with"):
-                verb()
-
-
 def test_every_verb_that_keeps_a_reduced_head_says_who_loads_it(tmp_path: Path) -> None:
     source, folder = open_checkpoint(GGUF), open_checkpoint(FIXTURES / "qwen35" / "hf")
     keep = some(source, 512)
@@ -347,50 +326,6 @@ def test_every_verb_that_keeps_a_reduced_head_says_who_loads_it(tmp_path: Path) 
     assert any("vLLM" in fact for fact in extract(reduced, "x").facts)
     bare = made(extract(reduced, "bare", bare=True), tmp_path / "bare")
     assert validate(bare).ok, validate(bare).findings
-
-
-def test_restoring_from_another_head_is_refused(tmp_path: Path) -> None:
-    source = open_checkpoint(GGUF)
-    out = made(prune_vocab(source, some(source, 512), "b.gguf"), tmp_path / "b.gguf")
-    data = bytearray(GGUF.read_bytes())
-    blob = source["token_embd.weight"].blobs[0]
-    data[blob.offset + 1 : blob.offset + blob.nbytes : 2] = bytes(64 for _ in range(blob.nbytes // 2))
-    (tmp_path / "other.gguf").write_bytes(data)
-    with pytest.raises(IncompatibleError) as caught:
-        restore_vocab(out, open_checkpoint(tmp_path / "other.gguf"), "x.gguf")
-    assert "are not those of the donor's matrix" in caught.value.findings[0]
-
-
-def test_what_cannot_be_pruned_is_refused() -> None:
-    source = open_checkpoint(GGUF)
-    size = source.hparams.vocab_size
-    everything = DraftVocabulary.of(Absolute(np.arange(size, dtype=np.int64)), size)
-    with pytest.raises(UsageError, match="nothing is pruned"):
-        prune_vocab(source, everything, "x.gguf")
-    with pytest.raises(InputError, match=f"{size + 1} tokens, the model has {size}"):
-        prune_vocab(source, DraftVocabulary.of(Absolute(np.arange(3)), size + 1), "x.gguf")
-    with pytest.raises(InputError, match="nothing to restore"):
-        restore_vocab(source, source, "x.gguf")
-
-
-def test_what_a_reduced_head_cannot_do_says_what_to_do(tmp_path: Path) -> None:
-    source = open_checkpoint(GGUF)
-    keep = some(source, 300)
-    out = made(prune_vocab(source, keep, "b.gguf"), tmp_path / "b.gguf")
-    with pytest.raises(InputError, match="cannot draft") as caught:
-        prune_vocab(out, some(source, 300, seed=1), "x.gguf")
-    assert "--restore" in str(caught.value.hint)
-    with pytest.raises(InputError, match="another dialect") as caught:
-        convert_head(out, "x", "hf", Style())
-    assert "--restore" in str(caught.value.hint)
-    with pytest.raises(InputError, match="no place for its matrix"):
-        graft(made(strip(open_checkpoint(FIXTURES / "qwen35" / "hf"), "t"), tmp_path / "t"), out, "x")
-    with pytest.raises(InputError, match="reduced too"):
-        restore_vocab(out, out, "x.gguf")
-    with pytest.raises(UsageError, match="dialect"):
-        restore_vocab(out, open_checkpoint(FIXTURES / "qwen35" / "hf"), "x.gguf")
-    with pytest.raises(IncompatibleError):
-        restore_vocab(out, open_checkpoint(FIXTURES / "qwen35moe" / "gguf" / "model-BF16.gguf"), "x.gguf")
 
 
 def test_the_plan_says_loudly_who_loads_it() -> None:
