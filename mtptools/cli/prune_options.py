@@ -64,7 +64,11 @@ class Trying:
 _KEEP: Final = {
     "size": click.option("--size", metavar="N|auto", help="Tokens to keep: 32768, 64k (x 1024), auto. [default: auto]"),
     "corpora": click.option(
-        "--corpus", "corpora", multiple=True, metavar="[NAME=]PATH", help="Text, JSONL or code to count; repeatable."
+        "--corpus",
+        "corpora",
+        multiple=True,
+        metavar="[NAME=]PATH",
+        help="Text, JSONL or code to count, a domain each: every language its own; repeatable.",
     ),
     "weights": click.option(
         "--weight", "weights", multiple=True, metavar="NAME=W", help="What a domain counts for. [default: 1 each]"

@@ -5,6 +5,7 @@ A `.pt` is read by torch with weights_only: no code in it is run. Nothing is all
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from mtptools.checkpoint import open_checkpoint
 from mtptools.containers import gguf, safetensors
-from mtptools.errors import CorruptError, InputError, MissingExtraError
+from mtptools.errors import CorruptError, InputError, MissingExtraError, typed
 from mtptools.tokens import tokenizer_facts
 from mtptools.vocab.maps import Problem
 from mtptools.vocab.stored import D2T, SIZE_KEY, T2D, Kind, Mask, Values, raw, read_d2t, read_t2d
@@ -87,8 +88,12 @@ def _file(path: Path, size: int) -> StoredIds:
         return _safetensors(path, size)
     nbytes = path.stat().st_size
     if not 0 < nbytes <= LARGEST:
-        raise InputError("empty" if not nbytes else f"{nbytes} bytes: no list of ids is that large", where=path)
-    data = path.read_bytes()
+        what = "empty" if not nbytes else f"{nbytes} bytes: no list of ids is that large"
+        raise InputError(what, where=path, hint="give a list of ids, a map, or a pruned checkpoint")
+    data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        name = typed(path)
+        raise InputError("UTF-16 text", where=path, hint=f"iconv -f UTF-16 -t UTF-8 {name} > {name}.utf8")
     if suffix == ".npy" or data.startswith(b"\x93NUMPY"):
         return _npy(path)
     if suffix in (".pt", ".pth", ".bin") or data.startswith((b"PK\x03\x04", b"\x80\x02")):

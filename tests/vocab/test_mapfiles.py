@@ -153,6 +153,7 @@ BY_FREQUENCY = [9, 0, 2047, 400, 1, 2, 101, 100]
         ("x.safetensors", {"d2t": OFFSETS, "t2d": MASK, "fc.weight": np.zeros((2, 2), np.float32)}),
         ("x.safetensors", {"d2t": OFFSETS.astype(np.int32)}),
         ("x.safetensors", {"d2t": IDS}),  # 2047 + 7 is no token: they cannot be offsets
+        ("x.txt", b"\xef\xbb\xbf" + "\n".join(map(str, BY_FREQUENCY)).encode()),
         ("d2t.npy", OFFSETS),  # speculators'
         ("d2t.npy", IDS),
     ],
@@ -250,6 +251,7 @@ def test_another_tokenizer_in_the_receipt(name: str, make: Make) -> None:
 FAULTS: list[tuple[str, Any, str]] = [
     ("x.txt", "", "empty"),
     ("x.txt", "\n \n", "holds no ids"),
+    ("x.txt", "5\n9\n".encode("utf-16"), "UTF-16 text"),
     ("x.txt", "5\n9\nhello\n", "line 3 is 'hello', no whole number"),
     ("x.txt", "5\n1.5\n", "line 2 is '1.5'"),
     ("x.txt", "5\n1_0\n", "line 2 is '1_0'"),
