@@ -132,6 +132,7 @@ def run(
     trunk: Checkpoint | None = None,
     donor: Checkpoint | None = None,
     head: Checkpoint | None = None,
+    alone: bool = False,
     baseline: Path | None = None,
     ks: Sequence[int] = DEFAULT_KS,
     tokens: int = DEFAULT_TOKENS,
@@ -150,16 +151,19 @@ def run(
 ) -> Verification:
     """L0 and L1, and with `parity` L2 to L4, if the decoder knows the family: `not_run` says so if not.
 
+    alone     L0 and L1 are of `head` only: it is what was written, and the trunk is as it was
     sampling  of the sampled arm on all prompts; None: a default, on few
     wiring    what to change of the family's own;  probe  measure every other variant too
     """
-    with progress(ckpt.nbytes, "lineage", quiet=quiet) as done:
-        found, static = lineage(ckpt, trunk, donor, done), validate(ckpt)
-        if head is not None:
-            _require_tokenizer(ckpt, head)
+    if head is not None:
+        _require_tokenizer(ckpt, head)
+    judged = head if head is not None and alone else ckpt
+    with progress(judged.nbytes, "lineage", quiet=quiet) as done:
+        found, static = lineage(judged, trunk, donor, done), validate(judged)
+        if head is not None and not alone:
             found += [replace(one, against=f"{one.against} of the head") for one in lineage(head, None, None, done)]
             static = static.joined(validate(head), "head: ")
-    out = Verification(ckpt.path.name, found, static, threshold=threshold or Threshold())
+    out = Verification(judged.path.name, found, static, threshold=threshold or Threshold())
     out.runtimes = RUNTIMES.get(ckpt.family.name, ())
     if parity:
         out.not_run = undecodable(ckpt)
@@ -333,11 +337,7 @@ def after_prune(
             return _record(run(out, parity=False, donor=source, quiet=quiet))
         if not is_sidecar(out):
             return _record(run(out, parity=True, trunk=source, donor=source, threshold=threshold, quiet=quiet))
-        result = run(holder, parity=True, head=out, donor=source, threshold=threshold, quiet=quiet)
-        with progress(out.nbytes, "lineage", quiet=quiet) as done:
-            result.path, result.lineage = out.path.name, lineage(out, None, source, done)
-        result.static = validate(out)
-        return _record(result)
+        return _record(run(holder, parity=True, head=out, alone=True, donor=source, threshold=threshold, quiet=quiet))
 
     return check
 

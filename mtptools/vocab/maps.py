@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mtptools.errors import InputError
 
-__all__ = ["Absolute", "DraftVocabulary", "Offsets", "Problem", "problems"]
+__all__ = ["Absolute", "DraftVocabulary", "Offsets", "Problem", "absolute", "problems"]
 
 Absolute = NewType("Absolute", NDArray[np.int64])
 """[n] target id of each draft row."""
@@ -49,11 +49,6 @@ class DraftVocabulary:
                 hint="is it of this model, and absolute ids where these are meant? mtptools prune-vocab --help",
             )
         return cls(Absolute(np.ascontiguousarray(ids, dtype=np.int64)), size)
-
-    @classmethod
-    def of_offsets(cls, offsets: Offsets, size: int, where: object = None) -> DraftVocabulary:
-        """From EAGLE-3's `d2t`. Raises InputError."""
-        return cls.of(absolute(offsets), size, where)
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -20,7 +20,7 @@ def test_offsets_and_mask() -> None:
     assert [row + off for row, off in enumerate(made.offsets.tolist())] == [0, 2, 3, 7]
     assert np.flatnonzero(made.mask).tolist() == [0, 2, 3, 7]
     assert (len(made.mask), made.mask.dtype) == (9, np.bool_)
-    assert DraftVocabulary.of_offsets(made.offsets, 9) == made
+    assert DraftVocabulary.of(absolute(made.offsets), 9) == made
     assert absolute(Offsets(np.zeros(5, np.int64))).tolist() == [0, 1, 2, 3, 4]
 
 
@@ -30,7 +30,7 @@ def test_any_of_them_comes_back() -> None:
         for n in {1, size // 2 or 1, size}:
             chosen = np.sort(rng.choice(size, n, replace=False)).astype(np.int64)
             made = DraftVocabulary.of(Absolute(chosen), size)
-            assert DraftVocabulary.of_offsets(made.offsets, size) == made
+            assert DraftVocabulary.of(absolute(made.offsets), size) == made
             assert np.array_equal(np.flatnonzero(made.mask), chosen)
             assert [i for start, stop in made.runs() for i in range(start, stop)] == chosen.tolist()
 
