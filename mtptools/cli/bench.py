@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from mtptools.cli.options import PATH, examples, output_options, wiring_options
+from mtptools.cli.options import PATH, Running, device_options, examples, output_options, wiring_options
 from mtptools.cli.output import emit, note, status
 
 __all__ = ["command"]
@@ -27,9 +27,7 @@ __all__ = ["command"]
 @click.option("--prompts", type=PATH, help="Text, one prompt a line, or JSONL. [default: a built-in set]")
 @click.option("--limit", type=click.IntRange(1), help="Use N prompts, one of each category in turn.")
 @click.option("--head", type=PATH, help="A sidecar to take the head from.")
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1 …")
-@click.option("--dtype", default="float32", show_default=True, type=click.Choice(["float32", "bfloat16", "float16"]))
-@click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads. [default: 1 for small models]")
+@device_options
 @wiring_options
 @click.option("--plot", "picture", type=PATH, help="Draw it: FILE.svg or FILE.png; one that is there is replaced.")
 @output_options
@@ -41,9 +39,7 @@ def command(
     prompts: Path | None,
     limit: int | None,
     head: Path | None,
-    device: str,
-    dtype: str,
-    threads: int | None,
+    running: Running,
     wiring: dict[str, Any],
     picture: Path | None,
     as_json: bool,
@@ -55,7 +51,8 @@ def command(
     The output of every run is compared with plain decoding's, bit for bit. Exit code 1 when one differs.
     """
     from mtptools.checkpoint import open_checkpoint
-    from mtptools.cli.verifying import load, parse_ks
+    from mtptools.cli.loading import loaded, require_decodable
+    from mtptools.cli.verifying import parse_ks
     from mtptools.prompts import read_prompts, spread
     from mtptools.report.bench import render, to_json
 
@@ -65,15 +62,21 @@ def command(
 
         check_plot(picture)
     ckpt, chosen = open_checkpoint(path), spread(read_prompts(prompts), limit)
-    model = load(ckpt, open_checkpoint(head) if head else None, device, dtype, threads, wiring)
+    require_decodable(ckpt)
     from mtptools.decoder.bench import bench_model
     from mtptools.decoder.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(ckpt, ckpt.hparams.vocab_size)
     ids, categories = [tokenizer.encode(one.text) for one in chosen], [one.category for one in chosen]
-    with status(quiet=quiet or as_json) as say:
+    silent, sidecar = quiet or as_json, open_checkpoint(head) if head else None
+    room = {"texts": max(map(len, ids)) + tokens, "k": max(ks), "quiet": silent, "verbose": verbose}
+    with (
+        loaded(ckpt, sidecar, running, wiring, **room) as (model, plan),
+        status(quiet=silent) as say,
+    ):
         bench = bench_model(model, ids, categories, ks, tokens, runs=runs, progress=say)
     data = to_json(bench, ckpt.path.name)
+    data["memory"] = plan.to_json()
     for record, one in zip(data["decoder"]["per_prompt"], chosen, strict=True):
         record["prompt"] = one.text
     emit(data, render(bench, ckpt.path.name), as_json=as_json, quiet=quiet)

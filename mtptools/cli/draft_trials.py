@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -10,14 +11,15 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from mtptools.checkpoint import Checkpoint, open_checkpoint
+from mtptools.cli.loading import load, require_torch
 from mtptools.cli.output import note, status
 from mtptools.cli.prune_options import Trying
-from mtptools.cli.verifying import load, require_torch
 from mtptools.decoder import undecodable
 from mtptools.errors import InputError, NoDecoderError, UsageError
 from mtptools.head import is_sidecar
 
 if TYPE_CHECKING:
+    from mtptools.decoder.memory import MemoryPlan
     from mtptools.decoder.model import Model
     from mtptools.decoder.tokenizer import Tokenizer
     from mtptools.decoder.trace import Trace
@@ -59,11 +61,17 @@ class Decoding:
         require_torch()
 
     @cached_property
-    def model(self) -> Model:
-        where = self.told.device, self.told.dtype, self.told.threads
-        if self.told.trunk is None:
-            return load(self.ckpt, None, *where)
-        return load(open_checkpoint(self.told.trunk), self.ckpt, *where)
+    def _loaded(self) -> tuple[Model, MemoryPlan]:
+        trunk = self.told.trunk
+        first, head = (self.ckpt, None) if trunk is None else (open_checkpoint(trunk), self.ckpt)
+        return load(first, head, self.told, k=self.told.k, quiet=self.quiet)
+
+    @contextmanager
+    def _at_work(self) -> Iterator[tuple[Model, Callable[[str], None]]]:
+        """The model, and where to say what it does."""
+        model, plan = self._loaded
+        with plan.describing(), status(quiet=self.quiet) as say:
+            yield model, say
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -83,8 +91,8 @@ class Decoding:
         small = sorted({one.category for one in chosen} - found.keys() - {""})
         if small:
             note(f"too few prompts for a domain of their own, counted together: {', '.join(small)}", quiet=self.quiet)
-        with status(quiet=self.quiet) as say:
-            texts = write_texts(self.model, found, self.told.tokens, say, stop=self.tokenizer.stop_ids)
+        with self._at_work() as (model, say):
+            texts = write_texts(model, found, self.told.tokens, say, stop=self.tokenizer.stop_ids)
         self.traces = {domain: list(some) for domain, some in texts.items()}
         return {domain: generated(some) for domain, some in self.traces.items()}
 
@@ -106,10 +114,10 @@ class Decoding:
             for domain, some in self.traces.items():
                 texts[domain] = [one for n, one in enumerate(some) if is_held(n, len(some))]
         prompts = {} if texts and not corpora else self._prompts(corpora)
-        with status(quiet=self.quiet) as say:
-            texts |= write_texts(self.model, prompts, self.told.tokens, say, stop=self.tokenizer.stop_ids)
-        with status(quiet=self.quiet) as say:
-            trial = try_vocabulary(self.model, texts, vocabulary, k=self.told.k, progress=say)
+        with self._at_work() as (model, say):
+            texts |= write_texts(model, prompts, self.told.tokens, say, stop=self.tokenizer.stop_ids)
+        with self._at_work() as (model, say):
+            trial = try_vocabulary(model, texts, vocabulary, k=self.told.k, progress=say)
         trial = replace(trial, spared=frozenset(spared) & texts.keys())
         if is_sidecar(self.ckpt):
             return trial

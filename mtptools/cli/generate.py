@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mtptools.cli.options import PATH, examples, output_options, sampling_options, wiring_options
+from mtptools.cli.options import (
+    PATH,
+    Running,
+    device_options,
+    examples,
+    output_options,
+    sampling_options,
+    wiring_options,
+)
 from mtptools.cli.output import emit, note
 from mtptools.errors import UsageError
 
@@ -45,9 +53,7 @@ __all__ = ["command"]
 @wiring_options
 @click.option("--ignore-eos", is_flag=True, help="Go on after an end-of-text token.")
 @click.option("--head", type=PATH, help="A sidecar to take the head from.")
-@click.option("--device", default="cpu", show_default=True)
-@click.option("--dtype", default="float32", show_default=True, type=click.Choice(["float32", "bfloat16", "float16"]))
-@click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads. [default: 1 for small models]")
+@device_options
 @output_options
 def command(
     path: Path,
@@ -60,16 +66,15 @@ def command(
     wiring: dict[str, Any],
     ignore_eos: bool,
     head: Path | None,
-    device: str,
-    dtype: str,
-    threads: int | None,
+    running: Running,
     as_json: bool,
     quiet: bool,
     verbose: bool,
 ) -> None:
     """Generate text from a prompt, streamed. With --k the head drafts; the text is the same, except by rejection."""
     from mtptools.checkpoint import open_checkpoint
-    from mtptools.cli.verifying import load, with_breakers
+    from mtptools.cli.loading import loaded, require_decodable
+    from mtptools.cli.verifying import with_breakers
 
     if not k and (acceptance or draft):
         name = "acceptance" if acceptance else "draft"
@@ -77,7 +82,7 @@ def command(
     if not k and wiring:
         raise UsageError("how the head is connected matters to drafts, and nothing is drafted", hint="add --k 3")
     ckpt = open_checkpoint(path)
-    model = load(ckpt, open_checkpoint(head) if head else None, device, dtype, threads, wiring)
+    require_decodable(ckpt)
     from mtptools.decoder.acceptance import total
     from mtptools.decoder.sampling import GREEDY
     from mtptools.decoder.speculate import decode_plain, decode_speculative
@@ -94,20 +99,25 @@ def command(
     chain = with_breakers(sampling or GREEDY, tokenizer)
     stop = () if ignore_eos else tuple(tokenizer.stop_ids)
     rule, choice = acceptance or "match", draft or "sampler"
-    if k:
-        trace = decode_speculative(
-            model, ids, tokens, k, sampling=chain, acceptance=rule, draft=choice, stop=stop, on_tokens=on_tokens
-        )
-    else:
-        trace = decode_plain(model, ids, tokens, sampling=chain, stop=stop, on_tokens=on_tokens)
+    sidecar = open_checkpoint(head) if head else None
+    room = {"texts": len(ids) + tokens, "k": k, "quiet": quiet or as_json, "verbose": verbose}
+    with loaded(ckpt, sidecar, running, wiring, **room) as (model, plan):
+        if k:
+            trace = decode_speculative(
+                model, ids, tokens, k, sampling=chain, acceptance=rule, draft=choice, stop=stop, on_tokens=on_tokens
+            )
+        else:
+            trace = decode_plain(model, ids, tokens, sampling=chain, stop=stop, on_tokens=on_tokens)
     if show:
         click.echo(stream.close())
     data = {
         "text": tokenizer.decode(trace.tokens),
+        "prompt_tokens": ids,
         "tokens": trace.tokens,
         "tokens_per_second": trace.tokens_per_second,
         "sampling": str(chain),
         "acceptance": {"rule": rule, "draft": choice, **total(k, [trace.drafts]).to_json()} if k else None,
+        "memory": plan.to_json(),
     }
     summary = f"{len(trace.tokens)} tokens, {trace.tokens_per_second:.1f} tokens/s"
     if k:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import numpy as np
 
-from mtptools.cli.options import PATH, examples, output_options
+from mtptools.cli.options import PATH, Running, chunk_device_options, examples, output_options
 from mtptools.cli.output import emit, note, status, table
 from mtptools.cli.texts import read_text
 from mtptools.errors import InputError, MissingExtraError, NoDecoderError, UsageError
@@ -48,9 +48,7 @@ _TEXT: Final = "give a text file of what the model will be used for: some hundre
     help="The head's matrices, or the trunk's too.",
 )
 @click.option("--head", type=PATH, help="A sidecar to take the head from.")
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1 …")
-@click.option("--dtype", default="float32", show_default=True, type=click.Choice(["float32", "bfloat16", "float16"]))
-@click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads. [default: 1 for small models]")
+@chunk_device_options
 @click.option("--force", is_flag=True, help="Replace an existing output.")
 @output_options
 def command(
@@ -62,9 +60,7 @@ def command(
     merge: tuple[Path, ...],
     scope: str,
     head: Path | None,
-    device: str,
-    dtype: str,
-    threads: int | None,
+    running: Running,
     force: bool,
     as_json: bool,
     quiet: bool,
@@ -76,8 +72,8 @@ def command(
     added up. The file is llama.cpp's imatrix format; llama-imatrix itself never runs the head.
     """
     from mtptools.checkpoint import open_checkpoint
+    from mtptools.cli.loading import loaded
     from mtptools.cli.one_file import check_file, write_file
-    from mtptools.cli.verifying import load
     from mtptools.head import is_sidecar
     from mtptools.importance import file_parts, merged, read_importance
     from mtptools.report.importance import HEADER, rows, to_json, unused_note
@@ -98,9 +94,13 @@ def command(
     from mtptools.decoder.recorder import Recorder
 
     recorder = Recorder(scope)
-    model = load(ckpt, sidecar, device, dtype, threads, recorder=recorder)
-    started = time.perf_counter()
-    with status(quiet=quiet or as_json) as say:
+    running, silent = replace(running, context=context), quiet or as_json
+    room = {"texts": context, "quiet": silent, "verbose": verbose}
+    with (
+        loaded(ckpt, sidecar, running, None, recorder=recorder, **room) as (model, plan),
+        status(quiet=silent) as say,
+    ):
+        started = time.perf_counter()
         told = _teller(len(pieces) * context, say)
         measured = measure_importance(model, recorder, pieces, [str(text) for text in texts], told)
     _require_finite(measured, path)
@@ -116,7 +116,7 @@ def command(
         table(rows(measured, verbose), header=HEADER),
         unused_note(measured),
     ]
-    data = {"output": str(out), "scope": scope, "tokens_per_second": speed, **to_json(whole)}
+    data = {"output": str(out), "scope": scope, "tokens_per_second": speed, "memory": plan.to_json(), **to_json(whole)}
     emit(data, "\n".join(line for line in lines if line), as_json=as_json, quiet=quiet)
 
 

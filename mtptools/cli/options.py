@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_OUTPUT",
     "PATH",
+    "Running",
     "Writing",
+    "chunk_device_options",
+    "device_options",
+    "device_table",
     "examples",
     "generic_option",
     "link_option",
@@ -129,6 +133,70 @@ writing_options = _writing(click.option(*_OUTPUT, required=True, type=PATH, help
 
 may_write_options = _writing(click.option(*_OUTPUT, type=PATH, help="File or folder to write."))
 """The same of a verb that has something to say without an output."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """Where the decoder runs, and how.
+
+    device   one or several, as typed;  threads  of the CPU, None for what suits the model
+    offload  layers stay in the CPU's memory;  context  tokens to keep room for, None for what the texts take
+    """
+
+    device: str
+    dtype: str
+    threads: int | None
+    offload: bool
+    context: int | None
+
+
+def device_table(about: str = "") -> dict[str, Callable[[Any], Any]]:
+    """The option of each field of `Running`; `about` stands before what each says of itself."""
+    return {
+        "device": click.option(
+            "--device", default="cpu", show_default=True, help=f"{about}cpu, cuda, cuda:1, or several: cuda:0,cuda:1."
+        ),
+        "dtype": click.option(
+            "--dtype",
+            default="float32",
+            show_default=True,
+            type=click.Choice(["float32", "bfloat16", "float16"]),
+            help=f"{about}what matrices are multiplied in.",
+        ),
+        "threads": click.option(
+            "--threads", type=click.IntRange(1, 1024), help=f"{about}CPU threads. [default: 1 for small models]"
+        ),
+        "offload": click.option(
+            "--offload",
+            is_flag=True,
+            help=f"{about}keep layers in the CPU's memory, copy each to the GPU when used.",
+        ),
+        "context": click.option(
+            "--context",
+            type=click.IntRange(1, 1 << 24),
+            help=f"{about}tokens to plan memory for. [default: what the texts take]",
+        ),
+    }
+
+
+def _running(table: dict[str, Callable[[Any], Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def apply(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def call(**values: Any) -> Any:
+            told = {field.name: values.pop(field.name) for field in fields(Running) if field.name in table}
+            return function(running=Running(**{"context": None, **told}), **values)
+
+        options: Callable[..., Any] = _all(*table.values())(call)
+        return options
+
+    return apply
+
+
+device_options = _running(device_table())
+"""The options of every verb that decodes, passed as one `running`."""
+
+chunk_device_options = _running({name: option for name, option in device_table().items() if name != "context"})
+"""The same of a verb whose --context is its own."""
 
 
 _SAMPLING: Final = {

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-__all__ = ["emit", "note", "progress", "status", "table"]
+__all__ = ["emit", "note", "on_terminal", "progress", "status", "table"]
 
 
 # Control characters in a name (an escape sequence, a carriage return) must not reach a terminal.
@@ -60,7 +60,7 @@ def _shown(text: str) -> str:
     return text.encode(encoding, "replace").decode(encoding)
 
 
-def _on_terminal() -> bool:
+def on_terminal() -> bool:
     """Is standard error one? It may be closed."""
     return sys.stderr is not None and sys.stderr.isatty()
 
@@ -68,7 +68,7 @@ def _on_terminal() -> bool:
 @contextlib.contextmanager
 def progress(total: int, label: str, *, quiet: bool) -> Iterator[Callable[[int], None]]:
     """A callback for bytes done; a bar on stderr when that is a terminal."""
-    if quiet or not _on_terminal():
+    if quiet or not on_terminal():
         yield lambda n: None
         return
     from tqdm import tqdm
@@ -84,7 +84,7 @@ def progress(total: int, label: str, *, quiet: bool) -> Iterator[Callable[[int],
 @contextlib.contextmanager
 def status(*, quiet: bool) -> Iterator[Callable[[str], None]]:
     """A callback for what is being done now; one line on stderr that rewrites itself, on a terminal only."""
-    if quiet or not _on_terminal():
+    if quiet or not on_terminal():
         yield lambda text: None
         return
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from mtptools.cli.options import PATH
+from mtptools.cli.options import PATH, Running, device_table
 from mtptools.errors import UsageError
 
 __all__ = [
@@ -42,7 +42,7 @@ class Keeping:
 
 
 @dataclass(frozen=True)
-class Trying:
+class Trying(Running):
     """What acceptance is measured on, and with."""
 
     trunk: Path | None
@@ -52,9 +52,6 @@ class Trying:
     limit: int | None
     tokens: int
     k: int
-    device: str
-    dtype: str
-    threads: int | None
 
     @property
     def asked(self) -> bool:
@@ -110,13 +107,7 @@ _TRY: Final = {
         "--tokens", default=64, show_default=True, type=click.IntRange(3, 100_000), help="Tokens per prompt."
     ),
     "k": click.option("--k", default=3, show_default=True, type=click.IntRange(1, 64), help="Tokens drafted per step."),
-    "device": click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1 …"),
-    "dtype": click.option(
-        "--dtype", default="float32", show_default=True, type=click.Choice(["float32", "bfloat16", "float16"])
-    ),
-    "threads": click.option(
-        "--threads", type=click.IntRange(1, 1024), help="CPU threads of decoding. [default: 1 for small models]"
-    ),
+    **device_table(),
 }
 
 
@@ -139,7 +130,7 @@ keep_options = _grouped("keeping", _KEEP, Keeping)
 trial_options = _grouped("trying", _TRY, Trying)
 
 
-_DECODING: Final = ("trunk", "prompts", "limit", "tokens", "k", "device", "dtype", "threads")
+_DECODING: Final = ("trunk", "prompts", "limit", "tokens", "k", "device", "dtype", "threads", "offload", "context")
 _HEAVIEST: Final = 1e6
 _REDUCED: Final = ("sidecar", "keep_embeddings")
 _SPELLED: Final = {"corpora": "--corpus", "weights": "--weight"}

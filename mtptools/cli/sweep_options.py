@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import click
 
-from mtptools.cli.options import PATH
+from mtptools.cli.options import PATH, Running, device_table
 from mtptools.errors import UsageError
 
 __all__ = ["Sweeping", "parse_tolerance", "sweep_options"]
 
 
 @dataclass(frozen=True)
-class Sweeping:
+class Sweeping(Running):
     """What was asked of a sweep; `types` are not checked yet, `tolerance` is a share."""
 
     types: tuple[str, ...]
@@ -28,9 +28,6 @@ class Sweeping:
     k: int
     tolerance: float
     plot: Path | None
-    device: str
-    dtype: str
-    threads: int | None
 
 
 _OPTIONS: Final = {
@@ -54,17 +51,7 @@ _OPTIONS: Final = {
     "plot": click.option(
         "--plot", type=PATH, help="Sweep: draw it, FILE.svg or FILE.png; one that is there is replaced."
     ),
-    "device": click.option("--device", default="cpu", show_default=True, help="Sweep: cpu, cuda, cuda:1 …"),
-    "dtype": click.option(
-        "--dtype",
-        default="float32",
-        show_default=True,
-        type=click.Choice(["float32", "bfloat16", "float16"]),
-        help="Sweep: what weights are loaded as.",
-    ),
-    "threads": click.option(
-        "--threads", type=click.IntRange(1, 1024), help="Sweep: CPU threads. [default: 1 for small models]"
-    ),
+    **device_table("Sweep: "),
 }
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mtptools.checkpoint import Checkpoint
+from mtptools.cli.loading import loaded, require_torch
 from mtptools.cli.options import NO_OUTPUT, Writing
 from mtptools.cli.output import emit, note, status
 from mtptools.cli.plots import check_plot_place
 from mtptools.cli.sweep_options import Sweeping
-from mtptools.cli.verifying import load, require_torch
 from mtptools.decoder import undecodable
 from mtptools.errors import CodecError, InputError, MtpToolsError, NoDecoderError, SystemFailure, UsageError
 from mtptools.head import is_sidecar
@@ -121,8 +121,8 @@ def _measured(ckpt: Checkpoint, wanted: Wanted, told: Sweeping, *, quiet: bool) 
     from mtptools.report.trial import try_heads
 
     prompts = _prompts(ckpt, told)
-    model = load(ckpt, None, told.device, told.dtype, told.threads)
-    with status(quiet=quiet) as say:
+    longest = max(map(len, prompts)) + told.tokens
+    with loaded(ckpt, None, told, texts=longest, k=told.k, quiet=quiet) as (model, _), status(quiet=quiet) as say:
         return try_heads(
             ckpt, model, prompts, wanted, k=told.k, n_tokens=told.tokens, tolerance=told.tolerance, progress=say
         )

@@ -7,18 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mtptools.cli.options import PATH, examples, generic_option, output_options, sampling_options, wiring_options
+from mtptools.cli.options import (
+    PATH,
+    Running,
+    device_options,
+    examples,
+    generic_option,
+    output_options,
+    sampling_options,
+    wiring_options,
+)
 from mtptools.cli.output import emit
+from mtptools.cli.stream_options import Streaming, stream_options
 
 if TYPE_CHECKING:
     from mtptools.decoder.sampling import Sampling
 
 __all__ = ["command"]
 
-DECODER_FLAGS = (
-    "k", "tokens", "prompts", "limit", "baseline", "min_acceptance", "head", "serial", "device", "dtype", "threads",
-    "probe",
-)  # fmt: skip
+PARITY_FLAGS = ("tokens", "baseline", "serial", "probe", "offload", "context")
+DECODER_FLAGS = ("k", "prompts", "limit", "min_acceptance", "head", "device", "dtype", "threads")
 
 
 @click.command(
@@ -30,6 +38,9 @@ DECODER_FLAGS = (
         "mtptools verify out.gguf --parity --probe",
         "mtptools verify donor.gguf --parity --json > donor.json",
         "mtptools verify out.gguf --parity --baseline donor.json --min-acceptance 95%",
+        "mtptools verify huge.gguf --stream --text wiki.txt --k 3",
+        "mtptools verify out.gguf --stream --text wiki.txt --against donor.gguf",
+        "mtptools verify huge.gguf --stream --text wiki.txt --layers 0:20 --state /shared/run",
     )
 )
 @click.argument("path", type=PATH)
@@ -44,9 +55,8 @@ DECODER_FLAGS = (
 @click.option("--min-acceptance", help="0.6: of first drafts; 95%: of the baseline. [default: 0.10 and 85%]")
 @click.option("--head", type=PATH, help="A sidecar to take the head from.")
 @click.option("--serial", is_flag=True, help="Also verify drafts one by one, the oracle of the fast mode.")
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1 …")
-@click.option("--dtype", default="float32", show_default=True, type=click.Choice(["float32", "bfloat16", "float16"]))
-@click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads. [default: 1 for small models]")
+@stream_options
+@device_options
 @sampling_options
 @wiring_options
 @click.option("--probe", is_flag=True, help="Measure every wiring that runtimes disagree on, best first.")
@@ -67,9 +77,8 @@ def command(
     min_acceptance: str | None,
     head: Path | None,
     serial: bool,
-    device: str,
-    dtype: str,
-    threads: int | None,
+    streaming: Streaming | None,
+    running: Running,
     sampling: Sampling | None,
     wiring: dict[str, Any],
     probe: bool,
@@ -83,44 +92,60 @@ def command(
     L0 lineage (digests, receipts) and L1 static checks always run. --parity adds L2: plain and speculative decoding
     give the same logits bit for bit; L3: how often drafts are accepted; L4: faults put in on purpose must hurt.
     With sampling options L2 samples so, and L3 adds the acceptance of each way to choose drafts (generate --draft).
+    --stream instead reads a text in one pass, with one layer in memory at a time: L3 and L4 of a model of any size.
     """
     from mtptools.checkpoint import open_checkpoint
-    from mtptools.cli.verifying import parse_ks, run
+    from mtptools.cli.verifying import parse_ks, run, run_one_pass
     from mtptools.errors import NoDecoderError, UsageError
-    from mtptools.report.verification import Threshold
+    from mtptools.report.threshold import Threshold
 
     ks, threshold = parse_ks(k), Threshold.parse(min_acceptance)
     stated = click.core.ParameterSource.COMMANDLINE
-    for name in DECODER_FLAGS:
-        if ctx.get_parameter_source(name) is stated and not parity:
-            raise UsageError(f"--{name.replace('_', '-')} needs --parity", hint="add --parity")
-    if (sampling is not None or wiring) and not parity:
+    if parity and streaming is not None:
+        raise UsageError("--stream is one pass in place of --parity", hint="give one of them")
+    for name in (*PARITY_FLAGS, *DECODER_FLAGS):
+        if ctx.get_parameter_source(name) is stated and not parity and (streaming is None or name in PARITY_FLAGS):
+            also = "" if name in PARITY_FLAGS else " or --stream"
+            raise UsageError(f"--{name.replace('_', '-')} needs --parity{also}", hint="add --parity")
+    if (sampling is not None and not parity) or (wiring and not parity and streaming is None):
         raise UsageError("sampling and wiring options need --parity", hint="add --parity")
     if min_acceptance and min_acceptance.endswith("%") and baseline is None and against is None:
         raise UsageError("a relative --min-acceptance needs something to compare with", hint="add --against DONOR")
     if baseline is not None and against is not None:
         raise UsageError("--against and --baseline are two baselines", hint="give one of them")
-    result = run(
-        open_checkpoint(path, generic=generic),
-        parity=parity,
-        trunk=open_checkpoint(trunk, generic=generic) if trunk else None,
-        donor=open_checkpoint(against, generic=generic) if against else None,
-        head=open_checkpoint(head, generic=generic) if head else None,
-        baseline=baseline,
-        ks=ks,
-        tokens=tokens,
-        prompts=prompts,
-        limit=limit,
-        threshold=threshold,
-        serial=serial,
-        device=device,
-        dtype=dtype,
-        threads=threads,
-        sampling=sampling,
-        wiring=wiring,
-        probe=probe,
-        quiet=quiet or as_json,
-    )
+    checkpoint = open_checkpoint(path, generic=generic)
+    beside: dict[str, Any] = {
+        "trunk": open_checkpoint(trunk, generic=generic) if trunk else None,
+        "donor": open_checkpoint(against, generic=generic) if against else None,
+        "head": open_checkpoint(head, generic=generic) if head else None,
+    }
+    shared: dict[str, Any] = {
+        "prompts": prompts,
+        "limit": limit,
+        "threshold": threshold,
+        "running": running,
+        "wiring": wiring,
+        "quiet": quiet or as_json,
+    }
+    if streaming is not None:
+        passed = run_one_pass(checkpoint, streaming, **beside, **shared, k=max(ks))
+        if isinstance(passed, dict):
+            emit(passed, f"next: {passed['next']}", as_json=as_json, quiet=quiet)
+            return 0
+        result = passed
+    else:
+        result = run(
+            checkpoint,
+            **beside,
+            **shared,
+            parity=parity,
+            baseline=baseline,
+            ks=ks,
+            tokens=tokens,
+            serial=serial,
+            sampling=sampling,
+            probe=probe,
+        )
     data = result.to_json()
     emit(data, result.render(), as_json=as_json, quiet=quiet)
     return 1 if data["failures"] else 0 if data["ok"] else NoDecoderError.exit_code

@@ -9,29 +9,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mtptools.checkpoint import Checkpoint, open_checkpoint
+from mtptools.cli.loading import loaded, require_torch
+from mtptools.cli.options import Running
 from mtptools.cli.output import progress, status
+from mtptools.cli.stream_options import Streaming
+from mtptools.cli.streaming import run_stream
 from mtptools.decoder import undecodable
 from mtptools.errors import (
     CodecError,
     IncompatibleError,
     InputError,
-    MissingExtraError,
-    NoDecoderError,
     UsageError,
-    typed,
 )
 from mtptools.families.runtimes import RUNTIMES
-from mtptools.head import is_sidecar
+from mtptools.head import head_names, is_sidecar
 from mtptools.ops.lineage import lineage
 from mtptools.ops.validate import validate
 from mtptools.prompts import builtin_prompts, load_prompts
-from mtptools.report.verification import Threshold, Verification
+from mtptools.report.threshold import Threshold
+from mtptools.report.verification import Verification
 from mtptools.tokens import tokenizer_facts
 
 if TYPE_CHECKING:
     from mtptools.decoder.acceptance import Acceptance
-    from mtptools.decoder.model import Model
-    from mtptools.decoder.recorder import Recorder
     from mtptools.decoder.sampling import Sampling
     from mtptools.decoder.tokenizer import Tokenizer
 
@@ -39,15 +39,14 @@ __all__ = [
     "after_graft",
     "after_prune",
     "after_quantize",
-    "load",
     "parse_ks",
-    "require_torch",
     "run",
+    "run_one_pass",
     "static_check",
     "with_breakers",
 ]
 
-SMALL_MODEL: Final = 200_000_000  # bytes
+CPU: Final = Running("cpu", "float32", None, False, None)
 DEFAULT_TOKENS: Final = 64
 MOST: Final = 64
 DEFAULT_KS: Final = (1, 2, 3)
@@ -66,54 +65,6 @@ def parse_ks(text: str) -> tuple[int, ...]:
     if not ks or min(ks) < 1 or max(ks) > MOST:
         raise UsageError(f"{text!r} is not a list of draft lengths", where="--k", hint="--k 1,2,3 or 1..8 (1 to 64)")
     return tuple(sorted(set(ks)))
-
-
-def require_torch() -> None:
-    """Raises MissingExtraError where torch is not installed."""
-    try:
-        import torch  # noqa: F401  # only to say clearly what is missing
-    except ImportError as error:
-        raise MissingExtraError(error.name or "torch", "decoder", "decoding") from error
-
-
-def load(
-    ckpt: Checkpoint,
-    head: Checkpoint | None,
-    device: str,
-    dtype: str,
-    threads: int | None,
-    wiring: Mapping[str, Any] | None = None,
-    recorder: Recorder | None = None,
-) -> Model:
-    """Load a model into the decoder. Raises NoDecoderError, and MissingExtraError without torch.
-
-    threads  of the CPU; None is one for a small model, whose matrices are not worth sharing out, else torch's choice
-    wiring   what to change of the family's own
-    recorder  is told what matrices are multiplied with
-    """
-    reason = undecodable(ckpt)
-    if reason:
-        raise NoDecoderError(reason, where=ckpt.path, hint="mtptools verify without --parity checks what can be")
-    if is_sidecar(ckpt):
-        raise InputError(
-            "a sidecar: there is no trunk in it to decode with",
-            where=ckpt.path,
-            hint=f"give the trunk, and --head {typed(ckpt.path)}",
-        )
-    require_torch()
-    import torch
-
-    from mtptools.decoder.load import family_wiring, load_model
-
-    own = family_wiring(head or ckpt)
-    if own.tap == "streams" and {"tap", "recycle"} & set(wiring or ()):
-        raise UsageError("the head takes streams: there is one tap, and one state to go on from", hint="leave it out")
-    if threads is None and ckpt.nbytes < SMALL_MODEL:
-        threads = 1
-    if threads is not None:
-        torch.set_num_threads(threads)
-    changed = replace(own, **(wiring or {}))
-    return load_model(ckpt, head=head, wiring=changed, device=device, dtype=dtype, recorder=recorder)
 
 
 def with_breakers(sampling: Sampling, tokenizer: Tokenizer) -> Sampling:
@@ -141,9 +92,7 @@ def run(
     threshold: Threshold | None = None,
     serial: bool = False,
     controls: bool = True,
-    device: str = "cpu",
-    dtype: str = "float32",
-    threads: int | None = None,
+    running: Running = CPU,
     sampling: Sampling | None = None,
     wiring: Mapping[str, Any] | None = None,
     probe: bool = False,
@@ -155,16 +104,8 @@ def run(
     sampling  of the sampled arm on all prompts; None: a default, on few
     wiring    what to change of the family's own;  probe  measure every other variant too
     """
-    if head is not None:
-        _require_tokenizer(ckpt, head)
-    judged = head if head is not None and alone else ckpt
-    with progress(judged.nbytes, "lineage", quiet=quiet) as done:
-        found, static = lineage(judged, trunk, donor, done), validate(judged)
-        if head is not None and not alone:
-            found += [replace(one, against=f"{one.against} of the head") for one in lineage(head, None, None, done)]
-            static = static.joined(validate(head), "head: ")
-    out = Verification(judged.path.name, found, static, threshold=threshold or Threshold())
-    out.runtimes = RUNTIMES.get(ckpt.family.name, ())
+    out = _levels_0_and_1(ckpt, trunk, donor, head, alone=alone, quiet=quiet)
+    out.threshold = threshold or Threshold()
     if parity:
         out.not_run = undecodable(ckpt)
     if not parity or out.not_run:
@@ -185,7 +126,8 @@ def run(
             limit=limit,
             serial=serial,
             controls=controls,
-            where=(device, dtype, threads, wiring),
+            running=running,
+            wiring=wiring,
             sampling=sampling,
             probe=probe,
             quiet=quiet,
@@ -194,6 +136,73 @@ def run(
         if out.static.ok:
             raise
         out.not_run = str(error)  # what L1 found goes before: it says more
+    return out
+
+
+def run_one_pass(
+    ckpt: Checkpoint,
+    streaming: Streaming,
+    *,
+    trunk: Checkpoint | None = None,
+    donor: Checkpoint | None = None,
+    head: Checkpoint | None = None,
+    prompts: Path | None = None,
+    limit: int | None = None,
+    k: int = max(DEFAULT_KS),
+    threshold: Threshold | None = None,
+    running: Running = CPU,
+    wiring: Mapping[str, Any] | None = None,
+    quiet: bool = False,
+) -> Verification | dict[str, Any]:
+    """As `run`, with one pass over a text in place of decoding; of --layers, what was done and what to type next.
+
+    donor  compared side by side; what it has of a head is looked for at L0 too
+    """
+    if streaming.layers is None:
+        given = donor if donor is not None and head_names(donor) else None
+        out = _levels_0_and_1(ckpt, trunk, given, head, alone=False, quiet=quiet)
+        out.threshold = threshold or Threshold()
+        out.not_run = undecodable(ckpt)
+        if out.not_run:
+            return out
+    found = run_stream(
+        ckpt,
+        streaming,
+        running,
+        head=head,
+        other=donor,
+        prompts=prompts,
+        limit=limit,
+        k=k,
+        wiring=wiring,
+        quiet=quiet,
+    )
+    if isinstance(found, dict):
+        return found
+    out.stream = found
+    return out
+
+
+def _levels_0_and_1(
+    ckpt: Checkpoint,
+    trunk: Checkpoint | None,
+    donor: Checkpoint | None,
+    head: Checkpoint | None,
+    *,
+    alone: bool,
+    quiet: bool,
+) -> Verification:
+    """Lineage and static checks, see `run`."""
+    if head is not None:
+        _require_tokenizer(ckpt, head)
+    judged = head if head is not None and alone else ckpt
+    with progress(judged.nbytes, "lineage", quiet=quiet) as done:
+        found, static = lineage(judged, trunk, donor, done), validate(judged)
+        if head is not None and not alone:
+            found += [replace(one, against=f"{one.against} of the head") for one in lineage(head, None, None, done)]
+            static = static.joined(validate(head), "head: ")
+    out = Verification(judged.path.name, found, static)
+    out.runtimes = RUNTIMES.get(ckpt.family.name, ())
     return out
 
 
@@ -218,7 +227,8 @@ def _decode(
     limit: int | None,
     serial: bool,
     controls: bool,
-    where: tuple[str, str, int | None, Mapping[str, Any] | None],
+    running: Running,
+    wiring: Mapping[str, Any] | None,
     sampling: Sampling | None,
     probe: bool,
     quiet: bool,
@@ -234,7 +244,7 @@ def _decode(
     tokenizer = load_tokenizer(ckpt, ckpt.hparams.vocab_size)
     ids = [tokenizer.encode(text) for text in texts]
     before = read_baseline(baseline, ks, tokens, ids) if baseline is not None else None
-    model = load(ckpt, head, *where)
+    longest = max(map(len, ids)) + tokens
     from mtptools.decoder.run import SAMPLED, SAMPLED_PROMPTS, measure, verify_model
     from mtptools.decoder.sampling import GREEDY
 
@@ -242,7 +252,8 @@ def _decode(
     samplings, sampled_prompts = (GREEDY, SAMPLED), SAMPLED_PROMPTS
     if sampling is not None:
         samplings, sampled_prompts = (GREEDY, with_breakers(sampling, tokenizer)), len(ids)
-    with status(quiet=quiet) as say:
+    room: dict[str, Any] = {"texts": longest, "k": max(ks), "stream": True, "quiet": quiet}
+    with loaded(ckpt, head, running, wiring, **room) as (model, plan), status(quiet=quiet) as say:
         out.decoder = verify_model(
             model,
             ids,
@@ -255,11 +266,14 @@ def _decode(
             probing=probe,
             progress=say,
         )
+        out.memory = plan.to_json()
+    del model
     if donor is not None:
         # A sidecar has no trunk of its own: its head is measured on this one.
-        with status(quiet=quiet) as say:
+        trunk, sidecar = (ckpt, donor) if is_sidecar(donor) else (donor, None)
+        room["quiet"] = True
+        with loaded(trunk, sidecar, running, wiring, **room) as (other, _), status(quiet=quiet) as say:
             say(f"baseline: {donor.path.name}")
-            other = load(ckpt, donor, *where) if is_sidecar(donor) else load(donor, None, *where)
             out.baseline_acceptance = measure(other, ids, ks, tokens)
         out.baseline = donor.path.name
     if before is not None and baseline is not None:

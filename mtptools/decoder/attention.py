@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mtptools.decoder.cache import CHUNK, KVCache
+from mtptools.decoder.cache import CHUNK, BranchCache, KVCache
 from mtptools.decoder.ops import Arithmetic, aligned
 from mtptools.decoder.packed import Weight
 from mtptools.decoder.rope import Rope
 
-__all__ = ["Attention", "AttentionWeights", "attend"]
+__all__ = ["Attention", "AttentionWeights", "attend", "own_keys", "padded"]
 
 
 def _masks(device: torch.device) -> Tensor:
@@ -35,23 +35,37 @@ def attend(arithmetic: Arithmetic, queries: Tensor, cache: KVCache, last: list[i
     """Softmax attention, float32.
 
     queries  [rows, n_heads, key_dim], already scaled
-    last     per row, the last cache slot it may see
+    last     per row, the last cache slot it may see; below 0 for none, only of branches, which have keys of their own
     returns  [rows, n_heads, value_dim]
     """
     tile = arithmetic.tile
     if len(last) == tile:
-        return _attend_tile(queries, cache, last)
+        return _attend_tile(queries, cache, last, own_keys(cache, 0, tile, 0))
     parts = []
     for start in range(0, len(last), tile):
         part, ends = queries[start : start + tile], last[start : start + tile]
-        if len(ends) < tile:
-            part = torch.cat((part, part.new_zeros((tile - len(ends), *part.shape[1:]))))
-            ends = ends + [0] * (tile - len(ends))
-        parts.append(_attend_tile(part, cache, ends))
+        pad = tile - len(ends)
+        own = own_keys(cache, start, start + len(ends), pad)
+        if pad:
+            part = padded(part, pad)
+            ends = ends + [0] * pad
+        parts.append(_attend_tile(part, cache, ends, own))
     return torch.cat(parts)[: len(last)]
 
 
-def _attend_tile(queries: Tensor, cache: KVCache, last: list[int]) -> Tensor:
+def padded(rows: Tensor, n: int) -> Tensor:
+    """With n rows of zeros behind."""
+    return torch.cat((rows, rows.new_zeros((n, *rows.shape[1:])))) if n else rows
+
+
+def own_keys(cache: KVCache, start: int, stop: int, pad: int) -> list[tuple[Tensor, Tensor]]:
+    """Keys and values that rows start … stop - 1 have beside the text's, one of each a row."""
+    if not isinstance(cache, BranchCache):
+        return []
+    return [(padded(keys, pad), padded(values, pad)) for keys, values in cache.branches(start, stop)]
+
+
+def _attend_tile(queries: Tensor, cache: KVCache, last: list[int], own: list[tuple[Tensor, Tensor]]) -> Tensor:
     rows, heads, dim = queries.shape
     kv_heads = cache.shape[0]
     group = heads // kv_heads
@@ -59,7 +73,7 @@ def _attend_tile(queries: Tensor, cache: KVCache, last: list[int]) -> Tensor:
     masks = _MASKS.get(cache.device)
     if masks is None:
         masks = _MASKS[cache.device] = _masks(cache.device)
-    peak = total = mixed = q
+    state = _own_softmax(q, own, group)
     for index in range(max(last) // CHUNK + 1):
         seen = [min(max(end + 1 - index * CHUNK, 0), CHUNK) for end in last]
         keys, values = cache.read(index)
@@ -68,10 +82,11 @@ def _attend_tile(queries: Tensor, cache: KVCache, last: list[int]) -> Tensor:
             mask = masks[seen[0]] if rows == 1 else masks[seen].repeat_interleave(group, dim=0)
             scores = scores + mask
         top = scores.amax(-1, keepdim=True)
-        if index == 0:
+        if state is None:
             weights = (scores - top).exp_()
-            peak, total, mixed = top, weights.sum(-1, keepdim=True), torch.bmm(weights, values)
+            state = top, weights.sum(-1, keepdim=True), torch.bmm(weights, values)
             continue
+        peak, total, mixed = state
         new_peak = torch.maximum(peak, top)
         weights = (scores - new_peak).exp_()
         decay = (peak - new_peak).exp_()
@@ -82,9 +97,29 @@ def _attend_tile(queries: Tensor, cache: KVCache, last: list[int]) -> Tensor:
             new_peak = torch.where(sees, new_peak, peak)
             new_total = torch.where(sees, new_total, total)
             new_mixed = torch.where(sees, new_mixed, mixed)
-        peak, total, mixed = new_peak, new_total, new_mixed
-    out = mixed / total
+        state = new_peak, new_total, new_mixed
+    assert state is not None  # a row sees a slot of the cache, or a key of its own
+    out = state[2] / state[1]
     return out.view(kv_heads, rows, group, -1).transpose(0, 1).reshape(rows, heads, -1)
+
+
+def _own_softmax(q: Tensor, own: list[tuple[Tensor, Tensor]], group: int) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The largest score, the sum of weights and the weighted values over keys of rows' own; None without such keys.
+
+    q [kv_heads, rows * group, dim];  own  keys and values [rows, kv_heads, …], one key a row
+    """
+    state: tuple[Tensor, Tensor, Tensor] | None = None
+    for keys, values in own:
+        key, value = (x.transpose(0, 1).repeat_interleave(group, dim=1) for x in (keys, values))
+        score = (q * key).sum(-1, keepdim=True)
+        if state is None:
+            state = score, torch.ones_like(score), value
+            continue
+        peak, total, mixed = state
+        new_peak = torch.maximum(peak, score)
+        weight, decay = (score - new_peak).exp_(), (peak - new_peak).exp_()
+        state = new_peak, total * decay + weight, mixed * decay + weight * value
+    return state
 
 
 @dataclass(frozen=True, slots=True)

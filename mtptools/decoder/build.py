@@ -12,18 +12,22 @@ import torch
 from mtptools.decoder.attention import Attention, AttentionWeights
 from mtptools.decoder.deltanet import DeltaNet, DeltaNetWeights
 from mtptools.decoder.draft_map import damaged_map
+from mtptools.decoder.hold import hold
 from mtptools.decoder.latent import LatentAttention, LatentWeights
 from mtptools.decoder.moe import Mlp, MlpWeights, Moe, MoeWeights
 from mtptools.decoder.mtp_head import Head, HeadLayer, HeadWiring
+from mtptools.decoder.offload import Offloaded
 from mtptools.decoder.ops import Arithmetic
 from mtptools.decoder.packed import Packed, Weight
-from mtptools.decoder.parts import Part, Scope, WeightSource, fill
+from mtptools.decoder.parts import Part, Scope, WeightSource, loaded
+from mtptools.decoder.pipeline import Elsewhere
 from mtptools.decoder.recorder import Recorder, Recording
+from mtptools.decoder.resident import Resident
 from mtptools.decoder.rope import Rope
 from mtptools.decoder.settings import LayerKind, Settings
 from mtptools.decoder.trunk import Block, Layer, Mixer, Trunk
 from mtptools.decoder.weights_gguf import gguf_columns
-from mtptools.errors import CorruptError, SystemFailure
+from mtptools.errors import CorruptError
 from mtptools.hparams import HParams
 from mtptools.vocab.maps import DraftVocabulary
 
@@ -37,7 +41,7 @@ _VALIDATE: Final = "check the sizes in config.json or the GGUF's metadata: mtpto
 class Builder:
     """Weights of one source, in one dtype on one device; norms, routers and other vectors in float32.
 
-    packed    large matrices stay as they are stored, see `packed.py`
+    weights   how matrices are held, one of `hold.HOW`
     recorder  is told what every matrix is multiplied with, see `recorder.py`
     """
 
@@ -48,32 +52,29 @@ class Builder:
         settings: Settings,
         device: torch.device,
         dtype: torch.dtype,
-        packed: bool = False,
+        weights: str = "loaded",
         recorder: Recorder | None = None,
     ) -> None:
         self.source, self.hp, self.settings, self.device, self.dtype = source, hparams, settings, device, dtype
-        self.packed, self.recorder = packed, recorder
+        self.weights, self.recorder = weights, recorder
         self.arithmetic = Arithmetic.on(device) if recorder is None else Recording.on(device, recorder)
         self.rope = Rope(settings.rope, device)
+        self.layers: Sequence[Builder] = ()
+        """Who builds each layer of the trunk, where it is another; the first one builds the embedding too."""
 
     def new(self, parts: Sequence[Part], shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         if 0 in shape:
             raise CorruptError(f"a weight would have the shape {list(shape)}", where=self.source.where, hint=_VALIDATE)
-        try:
-            out = torch.empty(shape, dtype=dtype, device=self.device)
-        except (RuntimeError, MemoryError) as error:
-            raise SystemFailure(f"out of memory: {error}", where=self.source.where, hint="--dtype bfloat16") from error
-        fill(out.view(-1, shape[-1]), parts, self.source.where)
-        return out
+        return loaded(parts, shape, dtype, self.device, self.source.where)
 
     def parts(self, scope: Scope, *roles: str) -> list[Part]:
         return [part for role in roles for part in self.source.parts(scope, role)]
 
     def weight(self, parts: Sequence[Part], shape: tuple[int, ...]) -> Weight:
-        """A matrix, or a stack of them, in the model's dtype: loaded, or left as it is stored."""
-        if self.packed:
-            return Packed(tuple(parts), shape, self.dtype, self.device, self.source.where)
-        return self.new(parts, shape, self.dtype)
+        """A matrix, or a stack of them, whose values are of the model's dtype."""
+        if self.weights == "loaded":
+            return self.new(parts, shape, self.dtype)
+        return hold(self.weights, parts, shape, self.dtype, self.device, self.source.where)
 
     def matrix(self, scope: Scope, roles: Sequence[str], rows: int, cols: int) -> Weight:
         """The roles one under the other."""
@@ -92,13 +93,34 @@ class Builder:
     def vector(self, scope: Scope, role: str, size: int) -> torch.Tensor:
         return self.new(self.parts(scope, role), (1, size), torch.float32)[0]
 
-    def trunk(self) -> Trunk:
+    def trunk(self, *, layers: bool = True) -> Trunk:
+        """The trunk; without its layers where they are to be built one by one (`block`)."""
         hp, top = self.hp, ("top", 0)
-        embed = self.one(top, "embed", hp.vocab_size, hp.hidden_size)
+        embed = self.embedding()
         output = embed if hp.tie_embeddings else self.one(top, "output", hp.vocab_size, hp.hidden_size)
-        blocks = tuple(self.block(("layer", n), kind) for n, kind in enumerate(self.settings.layers))
+        kinds = self.settings.layers if layers else ()
+        blocks = tuple(self.layer(n, kind) for n, kind in enumerate(kinds))
         norm = self.vector(top, "final_norm", hp.hidden_size)
         return Trunk(embed, blocks, norm, output, hp.norm_eps, self.arithmetic)
+
+    def embedding(self) -> Weight:
+        """Where the first layer is, unless products are made with it here; its rows come here."""
+        first = self if self.hp.tie_embeddings or not self.layers else self.layers[0]
+        embed = first.one(("top", 0), "embed", self.hp.vocab_size, self.hp.hidden_size)
+        if isinstance(embed, Packed | Offloaded):
+            return replace(embed, device=self.device)
+        if isinstance(embed, torch.Tensor | Resident) and first.device != self.device:
+            return Offloaded(embed, self.device)
+        return embed
+
+    def layer(self, number: int, kind: LayerKind) -> Layer:
+        """A layer of the trunk, and the residual stream's way to it; after the last one it is here."""
+        if not self.layers:
+            return self.block(("layer", number), kind)
+        builder = self.layers[number]
+        block = builder.block(("layer", number), kind)
+        last = number == len(self.layers) - 1
+        return Elsewhere(block, builder.device, self.device if last else builder.device)
 
     def block(self, scope: Scope, kind: LayerKind) -> Layer:
         makers: dict[str, Callable[[Scope], Mixer]] = {
@@ -287,5 +309,5 @@ class Builder:
             return others[0]
         shape = (rows or self.hp.vocab_size, self.hp.hidden_size)
         own = Packed(tuple(self.parts(scope, role)), shape, self.dtype, self.device, self.source.where)
-        same = next((other for other in others if isinstance(other, torch.Tensor) and own.equals(other)), None)
+        same = next((other for other in others if not isinstance(other, Packed) and own.equals(other)), None)
         return self.weight(own.parts, shape) if same is None else same

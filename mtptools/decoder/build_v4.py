@@ -36,18 +36,18 @@ class V4Builder(Builder):
         v4: V4Settings,
         device: torch.device,
         dtype: torch.dtype,
-        packed: bool = False,
+        weights: str = "loaded",
         recorder: Recorder | None = None,
     ) -> None:
         if settings.routing is not None:
             settings = replace(settings, routing=replace(settings.routing, limit=v4.limit))
-        super().__init__(source, hparams, settings, device, dtype, packed, recorder)
+        super().__init__(source, hparams, settings, device, dtype, weights, recorder)
         self.v4 = v4
         self.near, self.far = Rope(v4.near, device), Rope(v4.far, device)
 
-    def trunk(self) -> Trunk:
+    def trunk(self, *, layers: bool = True) -> Trunk:
         collapse = self.hyper_head(("top", 0)).collapse
-        return replace(super().trunk(), streams=self.v4.hyper.streams, collapse=collapse)
+        return replace(super().trunk(layers=layers), streams=self.v4.hyper.streams, collapse=collapse)
 
     def head_layer(self, scope: Scope, trunk: Trunk, before: Sequence[HeadLayer]) -> HeadLayer:
         return replace(super().head_layer(scope, trunk, before), collapse=self.hyper_head(scope).collapse)

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["CHUNK", "Cache", "KVCache", "LayerCache", "RecurrentCache", "RecurrentState"]
+__all__ = ["CHUNK", "BranchCache", "Cache", "KVCache", "LayerCache", "RecurrentCache", "RecurrentState"]
 
 CHUNK: Final = 64
 """Keys per attention chunk. Fixed, so that no decoding mode sees another chunk boundary."""
@@ -51,9 +51,7 @@ class KVCache:
 
     def append(self, rows: Tensor) -> None:
         """Write rows [rows, n_kv_heads, width], keys before values, after the last one."""
-        rows = rows.to(self.dtype)
-        if self.dtype == torch.float16:  # a slot that is forgotten and masked must still be finite
-            rows = rows.clamp(-_HALF_MAX, _HALF_MAX)
+        rows = self.stored(rows)
         done = 0
         while done < rows.shape[0]:
             chunk, slot = divmod(self.length, CHUNK)
@@ -66,15 +64,55 @@ class KVCache:
 
     def read(self, chunk: int) -> tuple[Tensor, Tensor]:
         """Float32 keys [n_kv_heads, 64, key_dim] and values [n_kv_heads, 64, value_dim]."""
-        both = self.chunks[chunk].float()
+        return self.parted(self.chunks[chunk].float())
+
+    def stored(self, rows: Tensor) -> Tensor:
+        """Rows as they are kept."""
+        rows = rows.to(self.dtype)
+        if self.dtype == torch.float16:  # a slot that is forgotten and masked must still be finite
+            rows = rows.clamp(-_HALF_MAX, _HALF_MAX)
+        return rows
+
+    def parted(self, both: Tensor) -> tuple[Tensor, Tensor]:
+        """[…, width] as keys and values."""
         keys = both[..., : self.key_dim]
         return keys, both[..., : self.shared] if self.shared else both[..., self.key_dim :]
+
+    def branch(self, lag: int = 0) -> BranchCache:
+        """Texts that leave this one at every slot."""
+        return BranchCache(self, lag)
 
     def start(self, length: int) -> None:
         pass
 
     def rollback(self, length: int) -> None:
         self.length = length
+
+
+class BranchCache(KVCache):
+    """One text's keys and values, and branches that leave it at every slot: branch r is slots up to r - lag, then more.
+
+    Every append gives each branch one more key: row r is branch r's. Later appends may have fewer rows: branches end.
+    `length` stays at -lag, so that row r is taken for the one that may see the text up to slot r - lag.
+    """
+
+    def __init__(self, text: KVCache, lag: int) -> None:
+        super().__init__(text.shape[0], text.key_dim, text.value_dim, text.dtype, text.device, text.shared)
+        self.chunks = text.chunks
+        self.length = -lag
+        self.own: list[Tensor] = []
+
+    def append(self, rows: Tensor) -> None:
+        self.own.append(self.stored(rows))
+
+    @property
+    def ahead(self) -> int:
+        """Slots that every branch is beyond the text's."""
+        return len(self.own)
+
+    def branches(self, start: int, stop: int) -> list[tuple[Tensor, Tensor]]:
+        """Per append, float32 keys [rows, n_kv_heads, key_dim] and values of branches start … stop - 1."""
+        return [self.parted(rows[start:stop].float()) for rows in self.own]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mtptools.decoder.cache import CHUNK, KVCache
+from mtptools.decoder.attention import own_keys, padded
+from mtptools.decoder.cache import CHUNK, BranchCache, KVCache
 from mtptools.decoder.compressor import Compressor, WindowCache, turn
 from mtptools.decoder.indexer import Indexer
 from mtptools.decoder.ops import Arithmetic, aligned
@@ -48,14 +49,15 @@ def attend_sink(ops: Arithmetic, queries: Tensor, sinks: Tensor, sights: Sequenc
     for start in range(0, rows, tile):
         stop = min(start + tile, rows)
         pad = tile - (stop - start)
-        part = queries[start:stop]
-        if pad:
-            part = torch.cat((part, part.new_zeros((pad, *part.shape[1:]))))
-        parts.append(_attend_tile(part, sinks, [sight.rows(start, stop, pad) for sight in sights]))
+        seen = [sight.rows(start, stop, pad) for sight in sights]
+        own = own_keys(sights[0].keys, start, stop, pad)
+        parts.append(_attend_tile(padded(queries[start:stop], pad), sinks, seen, own))
     return parts[0][:rows] if len(parts) == 1 else torch.cat(parts)[:rows]
 
 
-def _attend_tile(queries: Tensor, sinks: Tensor, sights: Sequence[Sight]) -> Tensor:
+def _attend_tile(
+    queries: Tensor, sinks: Tensor, sights: Sequence[Sight], own: Sequence[tuple[Tensor, Tensor]]
+) -> Tensor:
     rows, heads, dim = queries.shape
     q = aligned(queries).reshape(1, rows * heads, dim)
     peak = sinks.repeat(rows).view(1, -1, 1)
@@ -80,6 +82,12 @@ def _attend_tile(queries: Tensor, sinks: Tensor, sights: Sequence[Sight]) -> Ten
                 new_total = torch.where(looks, new_total, total)
                 new_mixed = torch.where(looks, new_mixed, mixed)
             peak, total, mixed = new_peak, new_total, new_mixed
+    for keys, values in own:  # [rows, 1, dim], one key a row
+        key, value = (x.repeat_interleave(heads, dim=0).transpose(0, 1) for x in (keys, values))
+        score = (q * key).sum(-1, keepdim=True)
+        new_peak = torch.maximum(peak, score)
+        weight, decay = (score - new_peak).exp_(), (peak - new_peak).exp_()
+        peak, total, mixed = new_peak, total * decay + weight, mixed * decay + weight * value
     return (mixed / total).view(rows, heads, dim)
 
 
@@ -93,6 +101,11 @@ class SparseCache:
     @property
     def length(self) -> int:
         return self.recent.length
+
+    def branch(self, lag: int = 0) -> SparseCache:
+        """Texts that leave this one at every slot; of a layer without compressed keys."""
+        assert self.windows is None
+        return SparseCache(self.recent.branch(lag), None, None)
 
     def start(self, length: int) -> None:
         for part in self.parts:
@@ -181,7 +194,8 @@ class CompressedAttention:
         stop = -(-(first + rows) // CHUNK) * CHUNK
         slots = torch.arange(chunk * CHUNK, stop, device=self.arithmetic.device)
         last = torch.arange(first, first + rows, device=self.arithmetic.device)[:, None]
-        return Sight(keys, chunk, (slots <= last) & (slots > last - self.window))
+        window = self.window - (keys.ahead if isinstance(keys, BranchCache) else 0)
+        return Sight(keys, chunk, (slots <= last) & (slots > last - window))
 
     def _compressed(self, given: Tensor, latent: Tensor, cache: SparseCache, first: int) -> list[Sight]:
         """Read what the rows give, [rows, …] as in `CompressedWeights.down`; what they see of compressed keys."""

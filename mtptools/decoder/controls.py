@@ -16,12 +16,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mtptools.decoder.acceptance import first_hits
+from mtptools.decoder.acceptance import first_hits, tapped_states
 from mtptools.decoder.mtp_head import Head, HeadLayer
 from mtptools.decoder.trace import Trace
-from mtptools.decoder.trunk import States
 
-__all__ = ["ALPHA", "CONTROLS", "Control", "ControlResult", "diagnose", "run_controls"]
+__all__ = [
+    "ALPHA",
+    "CONTROLS",
+    "Control",
+    "ControlResult",
+    "Hits",
+    "diagnose",
+    "late",
+    "run_controls",
+    "try_controls",
+]
 
 ALPHA: Final = 0.01
 """A control hurts (or helps) when a sign test over the tokens on which it and the head disagree says so this surely."""
@@ -36,23 +45,33 @@ DEAD: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """name for tables; cure completes "with …, acceptance is 71 %"; hits says which first drafts are right.
+    """name for tables; cure completes "with …, acceptance is 71 %".
 
-    plausible  whether a head so changed could be the intended one; if not, it is no diagnosis
-    must_hurt  False for a variant tried only as a diagnosis: RMSNorm's output scale hardly matters to some heads
-    draft      number of the draft it is about; where no layer of its own makes that one there is no such control
+    change      the head with the fault
+    late_state  the trunk state of the position before is fed;  late_token  1: the embedding of the token before
+    plausible   whether a head so changed could be the intended one; if not, it is no diagnosis
+    must_hurt   False for a variant tried only as a diagnosis: RMSNorm's output scale hardly matters to some heads
+    draft       number of the draft it is about; where no layer of its own makes that one there is no such control
     """
 
     name: str
     cure: str
-    hits: Callable[[Head, Trace], NDArray[np.bool_]]
+    change: Callable[[Head], Head] = lambda head: head
+    late_state: bool = False
+    late_token: int = 0
     plausible: Callable[[Head], bool] = lambda head: True
     must_hurt: bool = True
     draft: int = 1
 
 
-def _with_layers(change: Callable[[HeadLayer], HeadLayer]) -> Callable[[Head, Trace], NDArray[np.bool_]]:
-    return lambda head, trace: first_hits(replace(head, layers=tuple(change(layer) for layer in head.layers)), trace)
+Hits = Callable[[Head, Control], NDArray[np.bool_]]
+"""Reads a head with a control's fault: which of its drafts are right, always of the same tokens in the same order."""
+
+NO_FAULT: Final = Control("as it is", "nothing changed")
+
+
+def _with_layers(change: Callable[[HeadLayer], HeadLayer]) -> Callable[[Head], Head]:
+    return lambda head: replace(head, layers=tuple(change(layer) for layer in head.layers))
 
 
 def _norms_above_one(head: Head) -> bool:
@@ -61,40 +80,31 @@ def _norms_above_one(head: Head) -> bool:
     return bool(torch.cat(norms).mean() > 1.25)
 
 
-def _other_tap(head: Head, trace: Trace) -> NDArray[np.bool_]:
-    return first_hits(head.rewired(tap="pre" if head.wiring.tap == "post" else "post"), trace)
-
-
-def _late_state(head: Head, trace: Trace) -> NDArray[np.bool_]:
-    states = _tapped(trace.states, head)
-    return first_hits(head, trace, torch.cat((states[:1], states[:-1])))
-
-
-def _late_token(head: Head, trace: Trace) -> NDArray[np.bool_]:
-    return first_hits(head, trace, lag=1)
-
-
-def _tapped(states: States | None, head: Head) -> Tensor:
-    assert states is not None
-    return states.tap(head.wiring.tap)
-
-
-def _other_recycle(head: Head, trace: Trace) -> NDArray[np.bool_]:
-    return first_hits(head.rewired(recycle="pre" if head.wiring.recycle == "post" else "post"), trace, draft=2)
+def _other(side: str) -> str:
+    return "pre" if side == "post" else "post"
 
 
 CONTROLS: Final = (
     Control("swapped halves", "the halves of eh_proj swapped", _with_layers(HeadLayer.swapped)),
-    Control("other tap", "the trunk state taken on the other side of the final norm", _other_tap),
-    Control("shifted state", "the trunk state of the position before", _late_state),
-    Control("shifted token", "the embedding of the token before", _late_token),
+    Control(
+        "other tap",
+        "the trunk state taken on the other side of the final norm",
+        lambda head: head.rewired(tap=_other(head.wiring.tap)),
+    ),
+    Control("shifted state", "the trunk state of the position before", late_state=True),
+    Control("shifted token", "the embedding of the token before", late_token=1),
     Control(
         "norms without +1",
         "1 subtracted from every norm of the head",
         _with_layers(lambda layer: layer.shifted(-1.0)),
-        _norms_above_one,
+        plausible=_norms_above_one,
     ),
-    Control("other recycle", "the head state recycled on the other side of its norm", _other_recycle, draft=2),
+    Control(
+        "other recycle",
+        "the head state recycled on the other side of its norm",
+        lambda head: head.rewired(recycle=_other(head.wiring.recycle)),
+        draft=2,
+    ),
     Control(
         "norms with +1",
         "1 added to every norm of the head",
@@ -102,6 +112,25 @@ CONTROLS: Final = (
         must_hurt=False,
     ),
 )
+
+
+def late(states: Tensor) -> Tensor:
+    """States [rows, width] of one text, each in place of the next one's."""
+    return torch.cat((states[:1], states[:-1]))
+
+
+def of_traces(traces: Sequence[Trace]) -> Hits:
+    """On plain traces that kept their trunk states."""
+
+    def hits(head: Head, control: Control) -> NDArray[np.bool_]:
+        changed, found = control.change(head), []
+        for trace in traces:
+            tapped = tapped_states(changed, trace)
+            tapped = late(tapped) if control.late_state else tapped
+            found.append(first_hits(changed, trace, tapped, control.late_token, control.draft))
+        return np.concatenate(found)
+
+    return hits
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,19 +163,20 @@ def _chance(wins: int, losses: int) -> float:
 
 def run_controls(head: Head, traces: Sequence[Trace]) -> list[ControlResult]:
     """Every control on plain traces that kept their trunk states. Empty when there is nothing to compare."""
+    return try_controls(head, of_traces(traces)) if any(len(trace.tokens) > 1 for trace in traces) else []
+
+
+def try_controls(head: Head, hits: Hits) -> list[ControlResult]:
+    """Every control, by a way to read the head."""
     results: list[ControlResult] = []
     bases: dict[int, NDArray[np.bool_]] = {}
-    if not any(len(trace.tokens) > 1 for trace in traces):
-        return results
     for control in CONTROLS:
         if control.draft > 1 and not _goes_on(head, control.draft):
             continue
         if control.draft not in bases:
-            bases[control.draft] = np.concatenate([first_hits(head, trace, draft=control.draft) for trace in traces])
-        if not bases[control.draft].size:
-            continue
-        hits = np.concatenate([control.hits(head, trace) for trace in traces])
-        results.append(_judged(control, head, bases[control.draft], hits))
+            bases[control.draft] = hits(head, replace(NO_FAULT, draft=control.draft))
+        if bases[control.draft].size:
+            results.append(_judged(control, head, bases[control.draft], hits(head, control)))
     return results
 
 

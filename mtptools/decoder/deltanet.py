@@ -1,7 +1,8 @@
 """Gated DeltaNet: a causal convolution, then a matrix memory that is decayed, corrected and read per token.
 
 Formulas: transformers 5.23, `Qwen3_5GatedDeltaNet` and `torch_recurrent_gated_delta_rule`. The rule runs token
-by token in float32 in every mode; a chunked form would round differently from the one-token form.
+by token in float32 in every mode; a chunked form would round differently from the one-token form. Only arithmetic that
+is free to (`free.py`) takes that form.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from mtptools.decoder.cache import RecurrentCache, RecurrentState
+from mtptools.decoder.delta_chunks import delta_chunks
+from mtptools.decoder.free import Free
 from mtptools.decoder.ops import Arithmetic
 from mtptools.decoder.packed import Weight
 
@@ -97,9 +100,34 @@ class DeltaNet:
         read = read * read.square().mean(-1, keepdim=True).add_(self.eps).rsqrt_()
         return RecurrentState(window[1:], memory), (read.mul_(weights.norm).mul_(gate)).view(1, -1)
 
+    def _together(self, fused: Tensor, cache: RecurrentCache) -> Tensor:
+        """All tokens [rows, …] in chunks; [rows, v_dim]. Of the states only the last is kept."""
+        weights, n_v, rows, state = self.weights, self.n_v_heads, fused.shape[0], cache.state
+        kernel, channels = weights.conv.shape
+        z_end = channels + n_v * self.v_dim
+        window = torch.cat((state.conv, fused[:, :channels]))
+        mixed = window[:rows] * weights.conv[0]
+        for tap in range(1, kernel):
+            mixed += window[tap : tap + rows] * weights.conv[tap]
+        qkv = functional.silu(mixed)
+        keys_end = 2 * self.n_k_heads * self.k_dim
+        qk = qkv[:, :keys_end].view(rows, 2 * self.n_k_heads, self.k_dim)
+        qk = (qk * qk.square().sum(-1, keepdim=True).add_(L2_EPS).rsqrt_()).transpose(0, 1)
+        if self.spread is not None:
+            qk = qk.index_select(0, self.spread)
+        value = qkv[:, keys_end:].view(rows, n_v, self.v_dim).transpose(0, 1)
+        beta = torch.sigmoid(fused[:, z_end : z_end + n_v]).T
+        decay = (functional.softplus(fused[:, z_end + n_v :] + weights.dt) * weights.decay).T
+        read, memory = delta_chunks(qk[:n_v] * self.k_dim**-0.5, qk[n_v:], value, beta, decay, state.memory)
+        cache.push(RecurrentState(window[rows:], memory))
+        read = read * read.square().mean(-1, keepdim=True).add_(self.eps).rsqrt_() * weights.norm
+        return read.transpose(0, 1).reshape(rows, -1) * functional.silu(fused[:, channels:z_end])
+
     def forward(self, x: Tensor, cache: RecurrentCache, position: int) -> Tensor:
         """x [rows, hidden] in order; same shape back. The rule knows no positions."""
         fused = self.arithmetic.linear(x, self.weights.fused)
+        if isinstance(self.arithmetic, Free):
+            return self.arithmetic.linear(self._together(fused, cache), self.weights.out)
         outs = []
         for row in range(x.shape[0]):
             state, out = self.step(cache.state, fused[row : row + 1])

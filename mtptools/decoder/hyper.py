@@ -153,10 +153,14 @@ class HyperBlock:
 
     def forward(self, x: Tensor, cache: Any, position: int, ids: Sequence[int]) -> Tensor:
         """Streams x [rows, n * hidden] of tokens `ids` at consecutive positions; same shape back."""
-        norm = self.arithmetic.rms_norm
+        return self.feed(self.mix(x, cache, position), ids)
+
+    def mix(self, x: Tensor, cache: Any, position: int) -> Tensor:
         inner, mixing = self.around_mixer.enter(x)
-        out = self.mixer.forward(norm(inner, self.mixer_norm, self.eps), cache, position)
-        x = self.around_mixer.leave(x, out, mixing)
+        normed = self.arithmetic.rms_norm(inner, self.mixer_norm, self.eps)
+        return self.around_mixer.leave(x, self.mixer.forward(normed, cache, position), mixing)
+
+    def feed(self, x: Tensor, ids: Sequence[int]) -> Tensor:
         inner, mixing = self.around_ffn.enter(x)
-        out = self.ffn.forward(norm(inner, self.ffn_norm, self.eps), ids)
-        return self.around_ffn.leave(x, out, mixing)
+        normed = self.arithmetic.rms_norm(inner, self.ffn_norm, self.eps)
+        return self.around_ffn.leave(x, self.ffn.forward(normed, ids), mixing)

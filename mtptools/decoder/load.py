@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 import torch
 
@@ -10,12 +12,16 @@ from mtptools.checkpoint import Checkpoint
 from mtptools.decoder import undecodable
 from mtptools.decoder.build import Builder
 from mtptools.decoder.build_v4 import V4Builder
-from mtptools.decoder.memory import DTYPES, fits
+from mtptools.decoder.devices import parse
+from mtptools.decoder.hold import HOW
+from mtptools.decoder.kernels import unavailable
+from mtptools.decoder.memory import DTYPES, plan_memory
 from mtptools.decoder.model import Model
 from mtptools.decoder.mtp_head import Head, HeadWiring
 from mtptools.decoder.ops import exact_settings
-from mtptools.decoder.packed import Packed
+from mtptools.decoder.packed import how_held
 from mtptools.decoder.parts import WeightSource
+from mtptools.decoder.pipeline import Places
 from mtptools.decoder.recorder import Recorder
 from mtptools.decoder.selftest import self_test
 from mtptools.decoder.settings import read_settings
@@ -28,7 +34,18 @@ from mtptools.gguf_blocks import gguf_blocks, head_blocks
 from mtptools.hparams import HParams
 from mtptools.vocab.maps import DraftVocabulary
 
-__all__ = ["family_wiring", "load_model", "with_head", "with_vocabulary"]
+__all__ = [
+    "check_claimed",
+    "family_wiring",
+    "head_of",
+    "load_model",
+    "source_of",
+    "with_head",
+    "with_vocabulary",
+]
+
+_LAST: Final = {"offloaded": "resident"}
+"""How the output matrix and the head are held, of which every step reads all, where layers are held so."""
 
 
 def load_model(
@@ -36,9 +53,9 @@ def load_model(
     *,
     head: Checkpoint | None = None,
     wiring: HeadWiring | None = None,
-    device: str = "cpu",
+    device: str | Places = "cpu",
     dtype: str = "float32",
-    packed: bool | None = None,
+    weights: str | None = None,
     check: bool = True,
     recorder: Recorder | None = None,
 ) -> Model:
@@ -47,8 +64,9 @@ def load_model(
     head    another checkpoint (sidecar or donor) to take the head from; embeddings and output are the trunk's, but for
             a sidecar GGUF that has them, and the output matrix of a reduced head
     wiring  how the head is connected; None: as its family says
-    packed  leave matrices as they are stored and decode them at every use: far slower, the same bits; None: where
-            the weights would not fit in memory otherwise
+    device  as `devices.parse` reads it, or which device each layer of the trunk is on
+    weights  how matrices are held, one of `hold.HOW`; None: on a GPU "resident" where the kernels run, else "loaded",
+             or "stored" where they would not fit in memory otherwise
     check   run the start-up self-test of exact arithmetic on every weight shape
     recorder  is told what matrices are multiplied with, see `recorder.py`
 
@@ -56,27 +74,35 @@ def load_model(
     (shapes, values that are not finite),
     CodecError (a type that cannot be decoded), IncompatibleError (the head is of another model), InputError
     (tensors or settings that the formulas here do not have), SystemFailure
-    (not enough memory, no such device, arithmetic that is not exact) and UsageError (unknown dtype).
+    (no such device, no kernels there, arithmetic that is not exact, no room for the largest matrix) and UsageError
+    (unknown dtype or way to hold weights). Memory that runs out on the way raises what torch raises: see
+    `devices.describing`.
     A checkpoint without a head loads; `Model.require_head` is what complains.
     """
     if dtype not in DTYPES:
         raise UsageError(f"unknown dtype {dtype!r}", hint=f"one of: {', '.join(DTYPES)}")
     exact_settings()
-    target = _device(device)
+    devices = parse(device) if isinstance(device, str) else device.devices
     for one in (ckpt, head):
         if one is not None:
             _check_known(one)
-    if packed is None:
-        packed = not fits(ckpt, head, target, dtype)
-    source = _source(ckpt)
-    trunk_loader = _builder(source, ckpt, target, DTYPES[dtype], packed, recorder)
+    how = _how(weights, ckpt, head, devices, dtype)
+    if isinstance(device, str) and len(devices) > 1:
+        device = plan_memory(ckpt, head, devices, dtype, weights=how).placement
+
+    def builder(source: WeightSource, of: Checkpoint) -> Callable[[torch.device, str], Builder]:
+        return lambda on, how: _builder(source, of, on, DTYPES[dtype], how, recorder)
+
+    source = source_of(ckpt)
     with torch.inference_mode():
+        last = "loaded" if how == "offloaded" and _lacking(devices) else _LAST.get(how, how)
+        trunk_loader = _spread(builder(source, ckpt), device, devices, how, last)
         trunk = trunk_loader.trunk()
-        _check_claimed(source, "layer")
+        check_claimed(source, "layer")
         holder, loader = ckpt, trunk_loader
         if head is not None:
-            holder, loader = head, _builder(_source(head), head, target, DTYPES[dtype], packed, recorder)
-        built = _head(trunk, ckpt.hparams, loader, holder, wiring)
+            holder, loader = head, builder(source_of(head), head)(devices[-1], last)
+        built = head_of(trunk, ckpt.hparams, loader, holder, wiring)
         model = Model(holder.path, ckpt.hparams, trunk, built, holder.hparams.depth, DTYPES[dtype], trunk.arithmetic)
         if check:
             self_test(model)
@@ -91,10 +117,10 @@ def with_head(model: Model, head: Checkpoint, *, wiring: HeadWiring | None = Non
     of a head.
     """
     _check_known(head)
-    packed = isinstance(model.trunk.embed, Packed)
-    loader = _builder(_source(head), head, model.arithmetic.device, model.dtype, packed, None)
+    how = how_held(model.trunk.output)
+    loader = _builder(source_of(head), head, model.arithmetic.device, model.dtype, how, None)
     with torch.inference_mode():
-        built = _head(model.trunk, model.hparams, loader, head, wiring)
+        built = head_of(model.trunk, model.hparams, loader, head, wiring)
         model = replace(model, where=head.path, head=built, declared=head.hparams.depth)
         if built is not None and built.reduced:
             self_test(model)
@@ -113,7 +139,7 @@ def with_vocabulary(model: Model, vocabulary: DraftVocabulary) -> Model:
     return reduced
 
 
-def _head(
+def head_of(
     trunk: Trunk, hparams: HParams, loader: Builder, holder: Checkpoint, wiring: HeadWiring | None
 ) -> Head | None:
     """The head that `holder` has, None for none; `hparams` are the trunk's."""
@@ -123,7 +149,7 @@ def _head(
     # llama.cpp drafts from a file of its own with that file's embedding and output matrix.
     alone = holder.dialect == "gguf" and set(gguf_blocks(holder)) == set(head_blocks(holder))
     built = loader.head(loader.beside(trunk) if alone else trunk, wiring or family_wiring(holder))
-    _check_claimed(loader.source, "head")
+    check_claimed(loader.source, "head")
     return built
 
 
@@ -145,31 +171,57 @@ def _builder(
     ckpt: Checkpoint,
     device: torch.device,
     dtype: torch.dtype,
-    packed: bool,
+    how: str,
     recorder: Recorder | None,
 ) -> Builder:
     settings = read_settings(ckpt)
     if ckpt.family.name == "deepseek4":
-        return V4Builder(source, ckpt.hparams, settings, read_v4(ckpt), device, dtype, packed, recorder)
-    return Builder(source, ckpt.hparams, settings, device, dtype, packed, recorder)
+        return V4Builder(source, ckpt.hparams, settings, read_v4(ckpt), device, dtype, how, recorder)
+    return Builder(source, ckpt.hparams, settings, device, dtype, how, recorder)
 
 
-def _source(ckpt: Checkpoint) -> WeightSource:
+def _how(
+    weights: str | None, ckpt: Checkpoint, head: Checkpoint | None, devices: Sequence[torch.device], dtype: str
+) -> str:
+    """How matrices are held: as asked for, where that can be, or what suits the devices."""
+    if weights is not None and weights not in HOW:
+        raise UsageError(f"weights cannot be held {weights!r}", hint=f"one of: {', '.join(HOW)}")
+    if weights == "resident" and (lacking := _lacking(devices)):
+        raise SystemFailure(f"packed weights cannot be multiplied on {devices[0]}: {lacking}", hint="--device cpu")
+    if weights is not None:
+        return weights
+    if devices[0].type == "cuda" and not _lacking(devices):
+        return "resident"
+    return plan_memory(ckpt, head, devices, dtype).mode
+
+
+def _lacking(devices: Sequence[torch.device]) -> str | None:
+    """Why the kernels do not run on one of the devices; None where they run on all."""
+    return next((reason for device in devices if (reason := unavailable(device))), None)
+
+
+def _spread(
+    make: Callable[[torch.device, str], Builder],
+    places: str | Places,
+    devices: Sequence[torch.device],
+    how: str,
+    last: str,
+) -> Builder:
+    """The builder of the output matrix and the head, that knows the builders of layers where they are others."""
+    builder = make(devices[-1], last)
+    if isinstance(places, str) and how == last:
+        return builder
+    makers = [make(device, how) for device in devices]
+    numbers = [0] * len(builder.settings.layers) if isinstance(places, str) else places.layer_of
+    builder.layers = [makers[number] for number in numbers]
+    return builder
+
+
+def source_of(ckpt: Checkpoint) -> WeightSource:
     return GgufWeights(ckpt) if ckpt.dialect == "gguf" else HfWeights(ckpt)
 
 
-def _device(name: str) -> torch.device:
-    if name.split(":")[0] not in ("cpu", "cuda"):
-        raise UsageError(f"the decoder does not run on {name!r}", hint="--device cpu, or cuda, cuda:1 …")
-    try:
-        device = torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise SystemFailure(f"device {name!r} cannot be used: {error}", hint="--device cpu") from error
-    return device
-
-
-def _check_claimed(source: WeightSource, kind: str) -> None:
+def check_claimed(source: WeightSource, kind: str) -> None:
     """A bias or a scale that the formulas here do not have would be a silent fault."""
     names = source.leftover(kind)
     if names:

@@ -6,15 +6,17 @@ Formulas: transformers 5.23, `Qwen3_5MLP`, `Qwen3_5MoeSparseMoeBlock` (the share
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from mtptools.decoder.ops import Arithmetic, each_row
-from mtptools.decoder.packed import Weight
+from mtptools.decoder.ops import Arithmetic
+from mtptools.decoder.packed import Weight, at_once, matrix
 from mtptools.decoder.routing import choose_experts, scores, weigh_experts
+from mtptools.decoder.runs import Runs
 from mtptools.decoder.settings import Routing
 
 __all__ = ["Mlp", "MlpWeights", "Moe", "MoeWeights"]
@@ -61,13 +63,17 @@ class Mlp:
 
     def forward(self, x: Tensor, ids: Sequence[int] = ()) -> Tensor:
         """x [rows, hidden]; same shape back."""
-        return _gated(self.arithmetic, x, self.weights.gate_up, self.weights.down, self.limit)
+        return _gated(self.arithmetic, self.arithmetic.linear, x, self.weights, self.limit)
 
 
 def _gated(
-    ops: Arithmetic, x: Tensor, gate_up: Weight, down: Weight, limit: float, expert: int | None = None
+    ops: Arithmetic,
+    multiply: Callable[[Tensor, Weight], Tensor],
+    x: Tensor,
+    weights: MlpWeights | MoeWeights,
+    limit: float,
 ) -> Tensor:
-    return ops.linear(ops.silu_gate(ops.linear(x, gate_up, expert), limit), down, expert)
+    return multiply(ops.silu_gate(multiply(x, weights.gate_up), limit), weights.down)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +86,17 @@ class Moe:
 
     def matrices(self) -> Iterator[tuple[str, Weight]]:
         yield "router", self.weights.router
-        yield "expert gate and up", self.weights.gate_up[0]
-        yield "expert down", self.weights.down[0]
+        yield "expert gate and up", matrix(self.weights.gate_up, 0)
+        yield "expert down", matrix(self.weights.down, 0)
         if self.weights.shared is not None:
             yield "gate and up", self.weights.shared.gate_up
             yield "down", self.weights.shared.down
+
+    def stacks(self) -> Iterator[tuple[str, Weight]]:
+        """(what, weight [n, N, K]) of products of all experts at once."""
+        if at_once(self.weights.gate_up) and at_once(self.weights.down):
+            yield "experts' gate and up", self.weights.gate_up
+            yield "experts' down", self.weights.down
 
     def route(self, logits: Tensor, ids: Sequence[int] = ()) -> Tensor:
         """Router logits [rows, n_experts (+ 1)] to [rows, 2k (+ 1)]: expert numbers, their weights, the switch.
@@ -112,25 +124,27 @@ class Moe:
         """x [rows, hidden]; same shape back."""
         ops, weights, k = self.arithmetic, self.weights, self.routing.used
         routed = self.route(ops.linear(x, weights.router), ids)
-        groups: dict[int, list[tuple[int, int]]] = {}
-        for row, experts in enumerate(routed[:, :k].tolist()):
-            for rank, expert in enumerate(experts):
-                groups.setdefault(int(expert), []).append((row, rank))
-        parts: dict[tuple[int, int], Tensor] = {}
-        every = list(range(x.shape[0]))
-        for expert, places in groups.items():
-            rows = [row for row, _ in places]
-            inputs = x if rows == every else x[rows]
-            out = _gated(ops, inputs, weights.gate_up, weights.down, self.routing.limit, expert)
-            parts.update(zip(places, each_row(out), strict=True))
-        mixed = []
-        for row in range(x.shape[0]):
-            total = parts[row, 0] * routed[row, k]
-            for rank in range(1, k):
-                total = total + parts[row, rank] * routed[row, k + rank]
-            mixed.append(total)
-        combined = mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+        parts = self._each(x, [int(expert) for row in routed[:, :k].tolist() for expert in row])
+        mixed = parts[:, 0] * routed[:, k : k + 1]
+        for rank in range(1, k):
+            mixed = mixed + parts[:, rank] * routed[:, k + rank : k + rank + 1]
         if weights.shared is None:
-            return combined
-        shared = _gated(ops, x, weights.shared.gate_up, weights.shared.down, self.routing.limit)
-        return combined + (shared * routed[:, 2 * k :] if weights.switch else shared)
+            return mixed
+        shared = _gated(ops, ops.linear, x, weights.shared, self.routing.limit)
+        return mixed + (shared * routed[:, 2 * k :] if weights.switch else shared)
+
+    def _each(self, x: Tensor, experts: Sequence[int]) -> Tensor:
+        """What each row's experts, `used` a row in rank order, make of it: [rows, used, hidden]."""
+        ops, weights, limit, k = self.arithmetic, self.weights, self.routing.limit, self.routing.used
+        order = sorted(range(len(experts)), key=experts.__getitem__)
+        runs = Runs.of([experts[place] for place in order], x.device)
+        places = torch.tensor(order, device=x.device)
+        rows = places // k
+        out = x.new_empty((len(order), x.shape[1]))
+        if any(self.stacks()):
+            out[places] = _gated(ops, partial(ops.grouped, runs=runs), x[rows], weights, limit)
+        else:  # an expert at a time: what is held between is one's alone
+            for expert, start, stop in runs:
+                one = partial(ops.linear, index=expert)
+                out[places[start:stop]] = _gated(ops, one, x[rows[start:stop]], weights, limit)
+        return out.view(x.shape[0], k, -1)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mtptools.decoder.ops import Arithmetic
-from mtptools.decoder.packed import Packed, Weight
+from mtptools.decoder.packed import Weight
 from mtptools.decoder.trunk import Layer
 from mtptools.errors import InputError
 from mtptools.vocab.maps import Absolute, DraftVocabulary
@@ -90,10 +90,10 @@ class HeadLayer:
             )
         rows = vocabulary.within(ours)
         picked = self.output
-        if isinstance(picked, Packed):
-            picked = picked.picked(rows.runs())
-        else:
+        if isinstance(picked, Tensor):
             picked = picked[torch.tensor(rows.ids, device=picked.device)]
+        else:
+            picked = picked.picked(rows.runs())
         return replace(self, output=picked, d2t=torch.tensor(vocabulary.ids, device=self.norm.device))
 
     def swapped(self) -> HeadLayer:
@@ -126,6 +126,11 @@ class Head:
         states [rows, width] float32 and tokens [rows] are what the slots take; position is the first one's.
         Returns (state for the output matrix [rows, hidden], state to recycle [rows, width]).
         """
+        x = self.enter(index, states, tokens, position)
+        return self.leave(index, self.layers[index].block.forward(x, cache, position, tokens))
+
+    def enter(self, index: int, states: Tensor, tokens: Sequence[int], position: int) -> Tensor:
+        """Norms and fusion: what the block of layer `index` reads, [rows, width]. Arguments as for `step`."""
         layer, ops = self.layers[index], self.arithmetic
         hidden = layer.hidden_norm.shape[0]
         streams = states.shape[1] // hidden
@@ -138,10 +143,14 @@ class Head:
         if streams > 1:
             embedded = embedded.repeat_interleave(streams, dim=0)
         fused = torch.cat((embedded, entering) if self.wiring.concat != "he" else (entering, embedded), dim=1)
-        x = ops.linear(fused, layer.fuse).view(-1, streams * hidden)
-        pre = layer.block.forward(x, cache, position, tokens)
-        post = ops.rms_norm(pre if layer.collapse is None else layer.collapse(pre), layer.norm, self.eps)
-        return post, post if self.wiring.recycle == "post" and streams == 1 else pre
+        return ops.linear(fused, layer.fuse).view(-1, streams * hidden)
+
+    def leave(self, index: int, pre: Tensor) -> tuple[Tensor, Tensor]:
+        """What the block of layer `index` gave, [rows, width], as `step` returns it."""
+        layer = self.layers[index]
+        mixed = pre if layer.collapse is None else layer.collapse(pre)
+        post = self.arithmetic.rms_norm(mixed, layer.norm, self.eps)
+        return post, post if self.wiring.recycle == "post" and pre.shape[1] == post.shape[1] else pre
 
     def logits(self, states: Tensor, index: int = 0) -> Tensor:
         """Float32 [rows, vocab] from layer `index`'s states; -inf for tokens outside of its draft vocabulary."""

@@ -8,6 +8,7 @@ moves) runs on tiles of a fixed number of rows, except where an array's last dim
     float32 on CPU    1 row: a loop, over blocks of a weight that stay in the cache. It costs less than a batch.
     others on CPU     8 rows, the last tile padded with zeros.
     CUDA              16 rows, as well.
+    packed on a device   their own kernels (`kernels/`), whose tile is 16 rows too.
 
 Elementwise + - * of two arrays need no tiles: one rounding each, whatever the layout. Fused multiply-adds
 (`addcmul`, `lerp`) are not used, because vector and scalar code may contract them differently.
@@ -23,7 +24,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mtptools.decoder.packed import Weight, dense
+from mtptools.decoder.packed import Weight, dense, matrix
+from mtptools.decoder.runs import Runs
 
 __all__ = ["ALIGNMENT", "BLOCK", "HEAD_CHUNK", "TILE", "Arithmetic", "aligned", "each_row", "exact_settings"]
 
@@ -114,7 +116,11 @@ class Arithmetic:
 
         index  weight is a stack [n, N, K], and this is the number of the one that is meant
         """
-        weight = dense(weight if index is None else weight[index])
+        weight = weight if index is None else matrix(weight, index)
+        own = self._own(x, weight, weight.dtype)
+        if own is not None:
+            return own
+        weight = dense(weight)
         if weight.dtype == torch.float32:
             if self.tile == 1:
                 return self._one_by_one(x, weight)
@@ -124,6 +130,18 @@ class Arithmetic:
         narrow[:n] = x
         parts = [functional.linear(narrow[at : at + tile], weight) for at in range(0, n, tile)]
         return (parts[0] if len(parts) == 1 else torch.cat(parts))[:n].float()
+
+    @staticmethod
+    def _own(x: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor | None:
+        """By a kernel that reads the weight as it is held; None where there is none."""
+        return None if isinstance(weight, Tensor) else weight.product(x, dtype)
+
+    def grouped(self, x: Tensor, stack: Weight, runs: Runs) -> Tensor:
+        """As `linear`, of rows that stand sorted by the matrix of a stack [n, N, K] that they meet."""
+        out = None if isinstance(stack, Tensor) else stack.grouped(x, runs)
+        if out is not None:
+            return out
+        return torch.cat([self.linear(x[start:stop], stack, expert) for expert, start, stop in runs])
 
     def _one_by_one(self, x: Tensor, weight: Weight) -> Tensor:
         """The product in float32, whatever the weight's dtype, a row at a time.
@@ -155,6 +173,9 @@ class Arithmetic:
 
     def logits(self, x: Tensor, weight: Weight) -> Tensor:
         """As `linear`, but always in float32: a bfloat16 output matrix makes exact ties between tokens."""
+        own = self._own(x, weight, torch.float32)
+        if own is not None:
+            return own
         if self.tile == 1:
             return self._one_by_one(x, weight)
         starts = range(0, weight.shape[0], HEAD_CHUNK)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from mtptools.errors import CorruptError
 from mtptools.tensors import Tensor
 from mtptools.vocab.maps import DraftVocabulary
 
-__all__ = ["Part", "Scope", "WeightSource", "fill"]
+__all__ = ["Codes", "Form", "Part", "Scope", "WeightSource", "check_fit", "cut", "fill", "loaded", "not_finite"]
 
 CHUNK_VALUES: Final = 8 << 20
 """Values decoded at a time: 32 MB of float32."""
@@ -30,12 +30,33 @@ Scope = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
+class Form:
+    """How a kernel reads values: the kind of slab, values under one scale, the type of scales where it is open."""
+
+    kind: str
+    group: int = 0
+    scales: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """What the values of a computed tensor are made from.
+
+    rows  arrays of rows [start, stop) as the kind's slab is made of: see `kernels.apart`
+    """
+
+    form: Form
+    rows: Callable[[int, int], tuple[NDArray[Any], ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """Rows [start, stop) of a tensor whose leading dimensions are flattened.
 
     to_row  source row r belongs at row to_row[r] of the part; None keeps the order
     take    column c of the part is source column take[c]; None takes all in order
     value   what to do with the float32 values
+    codes   of a computed tensor, where kernels read them
     """
 
     tensor: Tensor
@@ -44,6 +65,7 @@ class Part:
     to_row: NDArray[np.int64] | None = None
     take: NDArray[np.int64] | None = None
     value: Callable[[NDArray[np.float32]], NDArray[np.float32]] | None = None
+    codes: Codes | None = None
 
     @classmethod
     def whole(cls, tensor: Tensor) -> Part:
@@ -79,6 +101,9 @@ class WeightSource(Protocol):
 
     where: Path
 
+    used: set[str]
+    """Names that were asked for."""
+
     sidecar: bool
     """There is no trunk in it: a sidecar."""
 
@@ -102,11 +127,9 @@ def fill(out: torch.Tensor, parts: Sequence[Part], where: object) -> None:
 
     Raises CorruptError when shapes disagree or a value is not finite, CodecError when a type has no decoder.
     """
+    check_fit(parts, (out.shape[0], out.shape[1]), where)
     at = 0
     for part in parts:
-        ordered = part.to_row is None or len(part.to_row) == part.n_rows
-        if not ordered or part.n_cols != out.shape[1] or at + part.n_rows > out.shape[0]:
-            raise _misfit(part, out, where)
         step = max(1, CHUNK_VALUES // max(part.n_cols, 1))
         for start in range(0, part.n_rows, step):
             stop = min(start + step, part.n_rows)
@@ -114,11 +137,7 @@ def fill(out: torch.Tensor, parts: Sequence[Part], where: object) -> None:
             if part.value is not None:
                 values = part.value(values)
             if not np.isfinite(values).all():
-                raise CorruptError(
-                    f"tensor {part.tensor.name} holds values that are not finite",
-                    where=where,
-                    hint="the file is damaged or was converted badly; download or convert it again",
-                )
+                raise not_finite(part.tensor, where)
             if part.take is not None:
                 values = values[:, part.take]
             block = torch.from_numpy(np.ascontiguousarray(values))
@@ -128,14 +147,52 @@ def fill(out: torch.Tensor, parts: Sequence[Part], where: object) -> None:
                 rows = torch.from_numpy(part.to_row[start:stop] + at).to(out.device)
                 out[rows] = block.to(out.device, out.dtype)
         at += part.n_rows
-    if at != out.shape[0]:
-        raise _misfit(parts[-1], out, where)
 
 
-def _misfit(part: Part, out: torch.Tensor, where: object) -> CorruptError:
+def loaded(
+    parts: Sequence[Part], shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, where: object
+) -> torch.Tensor:
+    """A tensor of `shape`, whose rows are those of `parts`. Raises what `fill` raises."""
+    out = torch.empty(shape, dtype=dtype, device=device)
+    fill(out.view(-1, shape[-1]), parts, where)
+    return out
+
+
+def not_finite(tensor: Tensor, where: object) -> CorruptError:
+    return CorruptError(
+        f"tensor {tensor.name} holds values that are not finite",
+        where=where,
+        hint="the file is damaged or was converted badly; download or convert it again",
+    )
+
+
+def cut(parts: Sequence[Part], start: int, stop: int) -> tuple[Part, ...]:
+    """The rows [start, stop) of parts that stand one under the other."""
+    out, at = [], 0
+    for part in parts:
+        low, high = max(start - at, 0), min(stop - at, part.n_rows)
+        if low < high:
+            out.append(part if high - low == part.n_rows else part.rows(low, high))
+        at += part.n_rows
+    return tuple(out)
+
+
+def check_fit(parts: Sequence[Part], shape: tuple[int, int], where: object) -> None:
+    """Are `parts`, one under the other, a matrix of that shape? Raises CorruptError."""
+    at = 0
+    for part in parts:
+        at += part.n_rows
+        ordered = part.to_row is None or len(part.to_row) == part.n_rows
+        if not ordered or part.n_cols != shape[1] or at > shape[0]:
+            raise _misfit(part, shape, where)
+    if at != shape[0]:
+        raise _misfit(parts[-1], shape, where)
+
+
+def _misfit(part: Part, shape: tuple[int, int], where: object) -> CorruptError:
     return CorruptError(
         f"tensor {part.tensor.name} has shape {list(part.tensor.shape)}, which does not fit the "
-        f"{list(out.shape)} that the configuration asks for",
+        f"{list(shape)} that the configuration asks for",
         where=where,
         hint=f"mtptools validate {where}",
     )

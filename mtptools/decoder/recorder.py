@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mtptools.decoder.ops import Arithmetic
-from mtptools.decoder.packed import Weight
+from mtptools.decoder.packed import Weight, at_once
 from mtptools.decoder.parts import Scope
+from mtptools.decoder.runs import Runs
 from mtptools.importance import Entry
 
 __all__ = ["SCOPES", "Recorder", "Recording"]
@@ -139,6 +140,13 @@ class Recording(Arithmetic):
     def linear(self, x: Tensor, weight: Weight, index: int | None = None) -> Tensor:
         self.recorder.hear(x, weight, index)
         return super().linear(x, weight, index)
+
+    def grouped(self, x: Tensor, stack: Weight, runs: Runs) -> Tensor:
+        if not at_once(stack):
+            return super().grouped(x, stack, runs)  # which is `linear`, run by run
+        for expert, start, stop in runs:
+            self.recorder.hear(x[start:stop], stack, expert)
+        return super().grouped(x, stack, runs)
 
     def per_head(self, x: Tensor, weight: Tensor) -> Tensor:
         self.recorder.hear_heads(x, weight)

@@ -13,9 +13,12 @@ import torch
 
 from mtptools.decoder.acceptance import Acceptance
 from mtptools.decoder.controls import ControlResult
+from mtptools.decoder.kernels import unavailable
 from mtptools.decoder.model import Model
+from mtptools.decoder.packed import how_held
 from mtptools.decoder.parity import Parity
 from mtptools.decoder.probe import Probed
+from mtptools.decoder.resident import kernels
 from mtptools.decoder.sampling import Sampling
 
 __all__ = ["DecoderReport", "SampledAcceptance", "digest_prompts", "fingerprint"]
@@ -112,5 +115,21 @@ def fingerprint(model: Model) -> dict[str, Any]:
     }
     if device.type == "cuda":
         found["gpu"] = torch.cuda.get_device_name(device)
+        found["capability"] = ".".join(map(str, torch.cuda.get_device_capability(device)))
         found["cuda"] = torch.version.cuda
+        found["driver"] = _driver()
+    kinds = {how_held(weight) for block in model.trunk.blocks for _, weight in block.matrices()}
+    found["weights"] = sorted(kinds)
+    if kinds & {"resident", "offloaded"} and unavailable(device) is None:
+        table = kernels().fingerprint()
+        found |= table | {"tiles_digest": hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()}
     return found
+
+
+def _driver() -> str | None:
+    """Of NVIDIA's driver, where the system says; the same bits may come from another compiler in it."""
+    try:
+        with open("/proc/driver/nvidia/version", encoding="utf-8", errors="replace") as file:
+            return file.readline().split(":", 1)[-1].strip() or None
+    except OSError:
+        return None

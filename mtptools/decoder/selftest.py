@@ -1,7 +1,7 @@
 """The start-up self-test: does a row keep its bits wherever it stands, whatever stands beside it?
 
-Per distinct weight shape and dtype one row is rolled through 16 positions, between two kinds of other rows, at
-several row counts; attention is tried around chunk edges. Exact decoding is refused if one bit moves.
+Per distinct weight shape and type one row is rolled through 16 positions, between two kinds of other rows, at several
+row counts; attention is tried around chunk edges. Exact decoding is refused if one bit moves.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from mtptools.decoder.compressed import CompressedAttention
 from mtptools.decoder.hyper import HyperBlock
 from mtptools.decoder.model import Model
 from mtptools.decoder.ops import Arithmetic
-from mtptools.decoder.packed import Weight, dense
+from mtptools.decoder.packed import Weight, here, label
+from mtptools.decoder.runs import Runs
 from mtptools.decoder.settings_v4 import HCA
 from mtptools.decoder.trunk import Layer
 from mtptools.errors import SystemFailure
@@ -47,7 +48,7 @@ def self_test(model: Model) -> None:
         key = (
             output,
             tuple(weight.shape),
-            weight.dtype,
+            label(weight),
             weight.device,
             torch.get_num_threads(),
             ops.tile,
@@ -56,17 +57,21 @@ def self_test(model: Model) -> None:
         if key in _PASSED:
             continue
         product = ops.logits if output else ops.linear
-        what = f"{name} {list(weight.shape)} {str(weight.dtype).removeprefix('torch.')} on {weight.device}"
-        check_rows(partial(_times, product, dense(weight)), weight.shape[1], what, weight.device, weight.numel())
+        what = f"{name} {list(weight.shape)} {label(weight)} on {weight.device}"
+        check_rows(partial(_times, product, here(weight)), weight.shape[1], what, weight.device, weight.numel())
         _PASSED.add(key)
         _check_pointwise(ops, name, weight)
     for layer in _layers(model):
+        ops = getattr(layer, "arithmetic", model.arithmetic)
         mixer: Any = getattr(layer, "mixer", layer)
         cache = mixer.new_cache()
         if isinstance(layer, HyperBlock):
             _check_streams(layer, model.dtype)
         for name, weight in mixer.products() if hasattr(mixer, "products") else ():
             _check_heads(ops, name, weight)
+        ffn: Any = getattr(layer, "ffn", None)
+        for name, stack in ffn.stacks() if hasattr(ffn, "stacks") else ():
+            _check_experts(ops, name, stack)
         if not isinstance(cache, KVCache):
             continue
         heads = mixer.n_heads
@@ -131,12 +136,29 @@ def _check_heads(ops: Arithmetic, name: str, weight: Tensor) -> None:
     _PASSED.add(key)
 
 
-def _times(product: Callable[[Tensor, Tensor], Tensor], weight: Tensor, x: Tensor) -> Tensor:
+def _check_experts(ops: Arithmetic, name: str, stack: Weight) -> None:
+    """Rows of two experts in one launch."""
+    n, height, width = stack.shape
+    key = ("experts", tuple(stack.shape), label(stack), stack.device)
+    if key in _PASSED:
+        return
+
+    def product(x: Tensor) -> Tensor:
+        rows = x.shape[0]
+        runs = Runs((0, n - 1), (rows, rows), x.device)
+        return ops.grouped(torch.cat((x, x)), stack, runs).view(2, rows, -1).transpose(0, 1).flatten(1)
+
+    what = f"{name} {list(stack.shape)} {label(stack)} on {stack.device}"
+    check_rows(product, width, what, stack.device, 2 * height * width)
+    _PASSED.add(key)
+
+
+def _times(product: Callable[[Tensor, Weight], Tensor], weight: Weight, x: Tensor) -> Tensor:
     return product(x, weight)
 
 
 def _layers(model: Model) -> Iterator[Layer]:
-    yield from model.trunk.blocks
+    yield from (getattr(block, "layer", block) for block in model.trunk.blocks)
     if model.head is not None:
         yield from (layer.block for layer in model.head.layers)
 
@@ -152,7 +174,8 @@ def _weights(model: Model) -> Iterator[tuple[str, Weight]]:
 
 
 def check_rows(fn: Callable[[Tensor], Tensor], width: int, what: str, device: torch.device, cost: float) -> None:
-    """Roll a row through `fn` [rows, width] -> [rows, …]. `cost` is one row's multiply-adds."""
+    """Roll a row through `fn` [rows, width] -> [rows, …]. `cost` is one row's multiply-adds; a GPU has time for all."""
+    cost = 0 if device.type == "cuda" else cost
     generator = torch.Generator().manual_seed(0)
     row, other = (torch.randn((n, width), generator=generator) for n in (1, max(ROW_COUNTS)))
     fillers = (torch.zeros_like(other), other * 8)

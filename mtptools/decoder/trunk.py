@@ -44,7 +44,14 @@ class Layer(Protocol):
 
     def new_cache(self) -> LayerCache: ...
 
-    def forward(self, x: Tensor, cache: Any, position: int, ids: Sequence[int]) -> Tensor: ...
+    def mix(self, x: Tensor, cache: Any, position: int) -> Tensor:
+        """Let tokens see those before them; same shape back."""
+
+    def feed(self, x: Tensor, ids: Sequence[int]) -> Tensor:
+        """What each token does by itself: rows may be of any positions, of several texts."""
+
+    def forward(self, x: Tensor, cache: Any, position: int, ids: Sequence[int]) -> Tensor:
+        """`mix`, then `feed`."""
 
     def shifted(self, by: float) -> Layer:
         """With `by` added to the factors of all its norms: a fault put in on purpose."""
@@ -99,9 +106,14 @@ class Block:
 
     def forward(self, x: Tensor, cache: Any, position: int, ids: Sequence[int]) -> Tensor:
         """x [rows, hidden] at consecutive positions, of tokens `ids`; same shape back."""
-        ops = self.arithmetic
-        x = x + self.mixer.forward(ops.rms_norm(x, self.mixer_norm, self.eps), cache, position)
-        return x + self.ffn.forward(ops.rms_norm(x, self.ffn_norm, self.eps), ids)
+        return self.feed(self.mix(x, cache, position), ids)
+
+    def mix(self, x: Tensor, cache: Any, position: int) -> Tensor:
+        normed = self.arithmetic.rms_norm(x, self.mixer_norm, self.eps)
+        return x + self.mixer.forward(normed, cache, position)
+
+    def feed(self, x: Tensor, ids: Sequence[int]) -> Tensor:
+        return x + self.ffn.forward(self.arithmetic.rms_norm(x, self.ffn_norm, self.eps), ids)
 
 
 @dataclass(frozen=True, slots=True)

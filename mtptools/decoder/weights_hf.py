@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mtptools.checkpoint import Checkpoint
+from mtptools.decoder.codes import codes_of
 from mtptools.decoder.draft_map import D2T, T2D, hf_map
 from mtptools.decoder.key_heads import JOINED, pick
 from mtptools.decoder.names_gguf import GGUF_BLOCK
@@ -109,6 +110,9 @@ class HfWeights:
         self.used.update((name, *companions(name, self.ckpt)))
         return values_of(name, self.ckpt, self.ckpt.config)
 
+    def _whole(self, name: str) -> Part:
+        return replace(Part.whole(self._values(name)), codes=codes_of(name, self.ckpt, self.ckpt.config))
+
     def has(self, scope: Scope, role: str) -> bool:
         return self._stored(scope, role) is not None
 
@@ -123,10 +127,10 @@ class HfWeights:
             raise MissingRoleError(
                 f"tensor {wanted[0]} is not there", where=self.where, hint=f"mtptools validate {self.where}"
             )
-        values = self._values(name)
         if role == "delta_conv" and self.mlx:  # [channels, kernel, 1]
-            values = reshaped(values, values.shape[:2], name)
-        return [replace(Part.whole(values), value=self._change(role))]
+            values = self._values(name)
+            return [Part.whole(reshaped(values, values.shape[:2], name))]
+        return [replace(self._whole(name), value=self._change(role))]
 
     def _change(self, role: str) -> Callable[[Array], Array] | None:
         if role == "delta_decay":
@@ -139,11 +143,11 @@ class HfWeights:
         fused = {"expert_gate_up": "gate_up_proj", "expert_down": "down_proj"}[role]
         for name in (prefix + fused, f"{prefix}{fused}.weight"):
             if name in self.ckpt:
-                return [Part.whole(self._values(name))]
+                return [self._whole(name)]
         kinds = [self.names.expert[one] for one in (("gate", "up") if role == "expert_gate_up" else ("down",))]
         stacked = self._at(scope) + self.names.layer["stacked_experts"]
         if f"{stacked}{kinds[0]}.weight" in self.ckpt:
-            wholes = [Part.whole(self._values(f"{stacked}{kind}.weight")) for kind in kinds]
+            wholes = [self._whole(f"{stacked}{kind}.weight") for kind in kinds]
             size = wholes[0].tensor.shape[-2]
             return [part.rows(at, at + size) for at in range(0, wholes[0].n_rows, size) for part in wholes]
         parts = []
@@ -156,7 +160,7 @@ class HfWeights:
                         where=self.where,
                         hint=f"mtptools validate {self.where}",
                     )
-                parts.append(Part.whole(self._values(name)))
+                parts.append(self._whole(name))
         return parts
 
     def gguf_names(self, scope: Scope, role: str) -> tuple[str, ...]:

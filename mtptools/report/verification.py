@@ -8,67 +8,33 @@ from math import sqrt
 from typing import TYPE_CHECKING, Any, Final
 
 from mtptools import __version__
-from mtptools.errors import UsageError
 from mtptools.ops.lineage import Lineage
 from mtptools.ops.validate import Result
+from mtptools.report.stream import stream_failures, stream_lines
+from mtptools.report.threshold import DEAD, Threshold
 
 if TYPE_CHECKING:  # torch is loaded only by --parity
     from mtptools.decoder.acceptance import Acceptance
     from mtptools.decoder.probe import Probed
     from mtptools.decoder.report import DecoderReport, SampledAcceptance
+    from mtptools.decoder.stream.report import StreamReport
     from mtptools.families.runtimes import RuntimeWiring
 
-__all__ = ["DEAD", "RELATIVE", "SCHEMA", "Threshold", "Verification"]
+__all__ = ["SCHEMA", "Verification"]
 
 SCHEMA: Final = 1
-# A head below this acceptance of its first draft is dead (0 to 5 % is what wrong layouts and lost norms give).
-DEAD: Final = 0.10
-# Share of the baseline's acceptance, per k, that passes when nothing else is asked for.
-RELATIVE: Final = 0.85
-# Standard errors that a shortfall must exceed to count: 1 in 100 by chance.
-CHANCE: Final = 2.33
 # A probed wiring must have this much of the mean length of the one in use to be worth advice.
 CLEARLY: Final = 1.1
-
-
-@dataclass(frozen=True)
-class Threshold:
-    """absolute: least acceptance of the first draft, 0 to 1; relative: least share of the baseline's rate, per k.
-
-    strict  a relative threshold that was asked for holds as it stands; the default one fails only when a shortfall is
-            more than chance would explain, since two texts of a few hundred tokens differ by some points anyway
-    """
-
-    absolute: float = DEAD
-    relative: float = RELATIVE
-    strict: bool = False
-
-    @classmethod
-    def parse(cls, text: str | None) -> Threshold:
-        """ "0.6" is absolute, "95%" relative to the baseline. Raises UsageError."""
-        if text is None:
-            return cls()
-        try:
-            value = float(text.removesuffix("%"))
-        except ValueError:
-            value = -1.0
-        if text.endswith("%") and 0 <= value <= 100:
-            return cls(relative=value / 100, strict=True)
-        if not text.endswith("%") and 0 <= value <= 1:
-            return cls(absolute=value)
-        raise UsageError(
-            f"{text!r} is no acceptance",
-            where="--min-acceptance",
-            hint="0.6 (of the first draft) or 95% (of the donor's)",
-        )
 
 
 @dataclass
 class Verification:
     """Levels of one checkpoint. `decoder` is None when only L0 and L1 were asked for, or could be run.
 
+    stream    one pass in place of decoding
     baseline  name of what the acceptance is measured against, None without one
     not_run   why L2 to L4 were asked for and not run
+    memory    what decoding was planned to take
     runtimes  how runtimes connect heads of the family, to name what a probe found
     """
 
@@ -76,11 +42,13 @@ class Verification:
     lineage: list[Lineage]
     static: Result
     decoder: DecoderReport | None = None
+    stream: StreamReport | None = None
     baseline: str | None = None
     baseline_acceptance: list[Acceptance] = field(default_factory=list)
     threshold: Threshold = field(default_factory=Threshold)
     not_run: str | None = None
     runtimes: Sequence[RuntimeWiring] = ()
+    memory: dict[str, Any] | None = None
 
     def failures(self) -> list[str]:
         """Why it does not pass, each with its level; empty when it does."""
@@ -88,6 +56,8 @@ class Verification:
         out += [f"L1 static: [{f.check}] {f.what}" for f in self.static.findings if f.severity == "error"]
         if self.decoder is not None:
             out += self._parity() + self._acceptance() + self._controls()
+        if self.stream is not None:
+            out += stream_failures(self.stream, self.threshold)
         return out
 
     def _parity(self) -> list[str]:
@@ -129,15 +99,7 @@ class Verification:
         return [f"L4 controls: {better}"] if better and helped else []
 
     def _short(self, one: Acceptance, base: Acceptance) -> bool:
-        """Is the rate below the wanted share of the baseline's, by more than chance unless strict?"""
-        wanted = self.threshold.relative * base.rate
-        if self.threshold.strict or one.rate >= wanted:
-            return one.rate < wanted
-        # Steps, not drafts, are independent; a one-sided test on the difference of two shares.
-        share = self.threshold.relative**2
-        variance = (one.rate * (1 - one.rate) + 0.25 / one.steps) / one.steps
-        variance += share * (base.rate * (1 - base.rate) + 0.25 / base.steps) / base.steps
-        return bool((wanted - one.rate) / sqrt(variance) > CHANCE)
+        return self.threshold.short(one.rate, _error(one), base.rate, _error(base))
 
     def to_json(self) -> dict[str, Any]:
         failures = self.failures()
@@ -151,6 +113,8 @@ class Verification:
             "lineage": [item.to_json() for item in self.lineage],
             "static": self.static.to_json(),
             "decoder": None if self.decoder is None else self.decoder.to_json(),
+            "memory": self.memory,
+            "stream": None if self.stream is None else self.stream.to_json(),
             "baseline": {"name": self.baseline, "acceptance": [a.to_json() for a in self.baseline_acceptance]}
             if self.baseline
             else None,
@@ -170,12 +134,19 @@ class Verification:
         lines += [f"               {f.severity}: [{f.check}] {f.what}" for f in self.static.findings]
         if self.decoder is not None:
             lines += self._decoder_lines()
+        if self.stream is not None:
+            lines += stream_lines(self.stream)
         failures = self.failures()
         levels = "L0, L1 (no --parity: nothing was decoded)" if self.decoder is None else "L0 to L4"
+        if self.stream is not None:
+            levels = "L0, L1, L3 and L4 from one pass (--stream does not compare decoding modes: L2 was not run)"
+            if self.stream.rates is None:
+                levels = "L0, L1; no head: L3 and L4 were not run"
         open_ones = [item.against for item in self.lineage if item.verdict == "not checked"]
         tail = f"; lineage not checked: {', '.join(open_ones)}" if open_ones else ""
-        if self.decoder is not None and self.decoder.powerless:
-            tail += f"; L4 has no power to see {', '.join(self.decoder.powerless)}: decode more --tokens"
+        for report, more in ((self.decoder, "decode more --tokens"), (self.stream, "read more --positions")):
+            if report is not None and report.powerless:
+                tail += f"; L4 has no power to see {', '.join(report.powerless)}: {more}"
         if self.not_run is not None:
             levels = f"L0, L1; L2 to L4 were not run: {self.not_run}"
         verdict = "FAIL" if failures else "PASS" if self.not_run is None else "NOT CHECKED"
@@ -215,6 +186,11 @@ class Verification:
         if report.diagnosis:
             lines.append(f"diagnosis      {report.diagnosis}")
         return lines
+
+
+def _error(one: Acceptance) -> float:
+    """Standard error of a rate: steps, not drafts, are independent."""
+    return sqrt((one.rate * (1 - one.rate) + 0.25 / one.steps) / one.steps)
 
 
 def acceptance_table(report: DecoderReport, baseline: list[Acceptance]) -> list[str]:

@@ -24,9 +24,9 @@ def model_of(kind: str) -> Arrays:
     return single_experts(permutation.tensors(kind))
 
 
-def outcome(folder: Path, dtype: str = "float32", *, packed: bool = False) -> Trace:
+def outcome(folder: Path, dtype: str = "float32", *, weights: str = "loaded") -> Trace:
     """Digests of the logits of a few speculative steps."""
-    model = load_model(open_checkpoint(folder), dtype=dtype, packed=packed, check=False)
+    model = load_model(open_checkpoint(folder), dtype=dtype, weights=weights, check=False)
     assert model.head is not None
     return decode_speculative(model, IDS, 6, 2)
 

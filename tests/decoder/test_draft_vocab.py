@@ -193,6 +193,6 @@ def test_reducing_composes(load: Callable[..., Model]) -> None:
 def test_rows_of_a_matrix_that_stays_as_it_is_stored(kind: str, toy_path: Callable[..., Path]) -> None:
     kept, ids = vocabulary([0, 1, 2, 9, 10, 77, 383]), [3, 5, 99]
     source = open_checkpoint(toy_path(False, kind))
-    loaded, stored = (with_vocabulary(load_model(source, packed=packed), kept) for packed in (False, True))
+    loaded, stored = (with_vocabulary(load_model(source, weights=how), kept) for how in ("loaded", "stored"))
     assert isinstance(stored.require_head().layers[0].output, Packed)
     assert torch.equal(rows(loaded, loaded.require_head(), ids), rows(stored, stored.require_head(), ids))

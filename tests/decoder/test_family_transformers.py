@@ -132,7 +132,7 @@ def test_a_wrong_setting_shows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("mtptools.decoder.load.read_settings", lambda ckpt: FAULTS[name][1](read_settings(ckpt)))
-    monkeypatch.setattr("mtptools.decoder.load._check_claimed", lambda source, kind: None)  # it sees a bias left over
+    monkeypatch.setattr("mtptools.decoder.load.check_claimed", lambda source, kind: None)  # it sees a bias left over
     got = ours(checkpoints.get(kind), 24)
     assert (got - theirs(kind)[:24]).abs().max() > SHOWS
 

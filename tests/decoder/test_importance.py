@@ -219,7 +219,7 @@ def test_mlx_says_the_same(kind: str, tmp_path: Path, monkeypatch: pytest.Monkey
         assert np.array_equal(entry.sums, found.entries[name].sums), name
 
 
-@pytest.mark.parametrize("options", [{"packed": True}, {"dtype": "bfloat16"}], ids=str)
+@pytest.mark.parametrize("options", [{"weights": "stored"}, {"dtype": "bfloat16"}], ids=str)
 def test_however_weights_are_held(options: dict[str, Any]) -> None:
     """As they are stored: the same bits. In bfloat16: about the same."""
     chunks = [prompts_of("qwen35moe")[0]["ids"]]

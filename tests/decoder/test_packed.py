@@ -12,6 +12,7 @@ from fixtures import permutation
 from mtptools.checkpoint import open_checkpoint
 from mtptools.decoder import memory
 from mtptools.decoder.load import load_model
+from mtptools.decoder.memory import plan_memory
 from mtptools.decoder.model import Model
 from mtptools.decoder.ops import Arithmetic
 from mtptools.decoder.packed import Packed
@@ -40,7 +41,7 @@ def loaded_matrices(model: Model) -> list[str]:
 def test_packed_bits_are_loaded_bits(kind: str, dtype: str, tmp_path: Path) -> None:
     permutation.build(kind, tmp_path, dtype="BF16")
     ckpt = open_checkpoint(tmp_path)
-    loaded, packed = (load_model(ckpt, dtype=dtype, packed=state, check=False) for state in (False, True))
+    loaded, packed = (load_model(ckpt, dtype=dtype, weights=how, check=False) for how in ("loaded", "stored"))
     plain = decode_plain(loaded, PROMPT, 6)
     assert compare(plain, decode_plain(packed, PROMPT, 6)).equal
     assert compare(plain, decode_speculative(packed, PROMPT, 6, 2)).equal
@@ -50,7 +51,7 @@ def test_packed_bits_are_loaded_bits(kind: str, dtype: str, tmp_path: Path) -> N
 
 def test_packed_gguf_of_a_trained_model() -> None:
     trunk, head = (open_checkpoint(ROOT / "qwen35moe/gguf" / f"{name}.gguf") for name in ("trunk-Q4_K", "model-BF16"))
-    loaded, packed = (load_model(trunk, head=head, packed=state) for state in (False, True))
+    loaded, packed = (load_model(trunk, head=head, weights=how) for how in ("loaded", "stored"))
     assert isinstance(packed.trunk.embed, Packed)
     assert compare(decode_plain(loaded, PROMPT, 4), decode_speculative(packed, PROMPT, 4, 1)).equal
 
@@ -63,23 +64,17 @@ def tiny(tmp_path: Path) -> Path:
 
 def test_what_does_not_fit_is_packed(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ckpt = open_checkpoint(tiny)
-    needed = memory.memory_needed(ckpt, "float32")
-    free: Callable[[], int]
-    for free, kind in ((lambda: needed, torch.Tensor), (lambda: needed - 1, Packed)):
-        monkeypatch.setattr(memory, "_free_memory", free)
+    needed = plan_memory(ckpt, None, [torch.device("cpu")], "float32", weights="loaded").devices[0].needed
+    free: Callable[[torch.device], int]
+    for free, kind in ((lambda device: needed, torch.Tensor), (lambda device: needed - 1, Packed)):
+        monkeypatch.setattr(memory, "free_memory", free)
         assert isinstance(load_model(ckpt, check=False).trunk.embed, kind)
 
 
-def test_memory_needed(tiny: Path) -> None:
-    ckpt = open_checkpoint(tiny)
-    assert memory.memory_needed(ckpt, "float32") == 2 * memory.memory_needed(ckpt, "bfloat16")
-
-
 def test_a_matrix_that_does_not_fit(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_free_memory", lambda: 1000)
-    with pytest.raises(SystemFailure, match="largest matrix") as caught:
+    monkeypatch.setattr(memory, "free_memory", lambda device: 1000)
+    with pytest.raises(SystemFailure, match=r"does not fit: .* weights at work"):
         load_model(open_checkpoint(tiny))
-    assert "--dtype bfloat16" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(("rows", "cols"), [(1048, 1000), (1040, 1008), (4096, 256), (4100, 256)])

@@ -100,8 +100,8 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return toy.write_gguf(tmp_path_factory.mktemp("full") / "f32.gguf", toy.weights(True), True)
 
 
-def outcome(path: Path, *, packed: bool = False) -> Trace:
-    return decode_speculative(load_model(open_checkpoint(path), packed=packed, check=False), IDS, 5, 2)
+def outcome(path: Path, *, weights: str = "loaded") -> Trace:
+    return decode_speculative(load_model(open_checkpoint(path), weights=weights, check=False), IDS, 5, 2)
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -132,8 +132,8 @@ def test_nvfp4_with_a_second_scale(full: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["Q6_K", "IQ2_S", "NVFP4"])
 def test_packed_matrices_give_the_same_bits(kind: str, full: Path, tmp_path: Path) -> None:
     file = typed(full, tmp_path / f"{kind}.gguf", kind)
-    plain = decode_plain(load_model(open_checkpoint(file), packed=False, check=False), IDS, 5)
-    assert compare(plain, outcome(file, packed=True)).equal
+    plain = decode_plain(load_model(open_checkpoint(file), weights="loaded", check=False), IDS, 5)
+    assert compare(plain, outcome(file, weights="stored")).equal
 
 
 @pytest.mark.parametrize("kind", UNREAD)

@@ -121,7 +121,7 @@ def test_nothing_of_the_trunk_is_loaded_again(source: Checkpoint) -> None:
 def test_matrices_are_held_as_the_trunks_are(source: Checkpoint) -> None:
     """Where the model does not fit, heads do not either; what they draft is the same."""
     plan = plan_of(source, "Q4_K")
-    loaded, packed = (load_model(source, packed=packed) for packed in (False, True))
+    loaded, packed = (load_model(source, weights=how) for how in ("loaded", "stored"))
     heads = [with_head(model, preview(plan, source)).require_head() for model in (loaded, packed)]
     assert isinstance(next(iter(heads[1].layers[0].block.matrices()))[1], Packed)
     traces = plain_traces(loaded, PROMPTS[:1], 12)

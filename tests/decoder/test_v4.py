@@ -276,8 +276,8 @@ def test_released_types(tmp_path: Path) -> None:
     """FP8 blocks and FP4 experts give the bits of the values they stand for, loaded or left packed."""
     toy.write_released(tmp_path / "released", tmp_path / "plain", toy.weights(1))
     rows = []
-    for name, packed in (("released", False), ("released", True), ("plain", False)):
-        model = load_model(open_checkpoint(tmp_path / name), wiring=WIRING, packed=packed)
+    for name, how in (("released", "loaded"), ("released", "stored"), ("plain", "loaded")):
+        model = load_model(open_checkpoint(tmp_path / name), wiring=WIRING, weights=how)
         states = model.trunk.forward(TEXT[:40], model.trunk.new_cache())
         drafter = Drafter(model.require_head())
         drafter.observe(states.tap("streams"), TEXT[1:41])

@@ -1,0 +1,162 @@
+"""Running `verify --stream`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from mtptools.checkpoint import Checkpoint
+from mtptools.cli.loading import require_decodable, set_threads, wired
+from mtptools.cli.options import Running
+from mtptools.cli.output import note, on_terminal, status
+from mtptools.cli.stream_options import Streaming
+from mtptools.errors import SystemFailure, UsageError, typed
+from mtptools.head import is_sidecar
+from mtptools.prompts import builtin_prompts, load_prompts
+
+if TYPE_CHECKING:
+    from mtptools.decoder.stream.model import Streamed
+    from mtptools.decoder.stream.passages import Passages
+    from mtptools.decoder.stream.report import StreamReport
+
+__all__ = ["run_stream"]
+
+FEW: Final = 200
+"""Positions below which an estimate is rough."""
+
+TOLD: Final = 60.0
+"""Seconds between lines of progress where standard error is no terminal."""
+
+
+def run_stream(
+    ckpt: Checkpoint,
+    streaming: Streaming,
+    running: Running,
+    *,
+    head: Checkpoint | None = None,
+    other: Checkpoint | None = None,
+    prompts: Path | None = None,
+    limit: int | None = None,
+    k: int = 3,
+    wiring: Mapping[str, Any] | None = None,
+    controls: bool = True,
+    quiet: bool = False,
+) -> StreamReport | dict[str, Any]:
+    """The report; of --layers, what was done and what to type next.
+
+    other  a checkpoint to compare with; a sidecar has no trunk of its own: its head is measured on this one
+
+    Raises what `Streamed` and `stream` raise, UsageError, and SystemFailure when a layer does not fit in memory.
+    """
+    require_decodable(ckpt)
+    from mtptools.decoder.devices import describing, parse
+    from mtptools.decoder.stream.model import Streamed
+    from mtptools.decoder.stream.run import stream, stream_layers
+
+    set_threads(ckpt, running)
+    devices = parse(running.device)
+    if len(devices) > 1:
+        raise UsageError(
+            "one pass runs on one device",
+            where="--device",
+            hint="run layer ranges apart, each on its own device: --layers 0:20 --state DIR",
+        )
+    if other is not None and streaming.state is not None:
+        raise UsageError("states are kept of one checkpoint", where="--state", hint="leave out --against, or --state")
+    passages = _passages(ckpt, streaming, prompts, limit)
+    if not quiet and passages.n_rows < FEW:
+        note(f"{passages.n_rows} tokens of text are few: give a --text of some thousand")
+
+    def opened(one: Checkpoint, beside: Checkpoint | None) -> Streamed:
+        return Streamed(
+            one,
+            passages,
+            head=beside,
+            wiring=wired(beside or one, wiring),
+            device=devices[0],
+            dtype=running.dtype,
+            exact=streaming.exact,
+        )
+
+    with describing(devices[0], hint="--dtype bfloat16, or fewer --positions"), _progress(quiet=quiet) as say:
+        model = opened(ckpt, head)
+        _require_room(model, running)
+        if streaming.layers is not None:
+            first, stop = streaming.layers
+            done = stream_layers(model, first, stop, streaming.state, say)
+            return _left(model, done, stop, streaming.state)
+        twin = None
+        if other is not None:
+            twin = opened(ckpt, other) if is_sidecar(other) else opened(other, None)
+        return stream(model, k, other=twin, folder=streaming.state, controls=controls, progress=say)
+
+
+def _passages(ckpt: Checkpoint, streaming: Streaming, prompts: Path | None, limit: int | None) -> Passages:
+    from mtptools.decoder.stream.passages import Passages
+    from mtptools.decoder.stream.texts import passages_of, read_passages
+    from mtptools.decoder.tokenizer import load_tokenizer
+
+    if prompts is not None and streaming.text:
+        raise UsageError("--prompts and --text are two texts", hint="give one of them")
+    vocab, context = ckpt.hparams.vocab_size, ckpt.hparams.context_length
+    tokenizer = load_tokenizer(ckpt, vocab)
+    found = [passage for path in streaming.text for passage in read_passages(path, tokenizer, vocab)]
+    if not streaming.text:
+        found = passages_of(builtin_prompts() if prompts is None else load_prompts(prompts), tokenizer)
+    window = min(streaming.window, context) if context else streaming.window
+    return Passages.cut(found[:limit], streaming.positions, window)
+
+
+def _require_room(model: Streamed, running: Running) -> None:
+    from mtptools.decoder.devices import free_memory, gib
+
+    free = free_memory(model.device)
+    if free is not None and model.memory > free:
+        raise SystemFailure(
+            f"one layer and the states between layers take {gib(model.memory)}, {gib(free)} are free",
+            where=model.ckpt.path,
+            hint="--dtype bfloat16" if running.dtype == "float32" else "fewer --positions, or a larger machine",
+        )
+
+
+def _left(model: Streamed, done: range, stop: int, state: Path | None) -> dict[str, Any]:
+    """What running some layers gives."""
+    where = typed(state) if state is not None else "DIR"
+    rest = f" --layers {stop}:{model.n_layers}" if stop < model.n_layers else ""
+    return {
+        "layers": [done.start, done.stop],
+        "of": model.n_layers,
+        "next": f"mtptools verify {typed(model.ckpt.path)} --stream --state {where}{rest}, with the same text",
+    }
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
+    """Says what is being done, how fast and for how long: on a terminal in one line, else a line a minute."""
+    begun, first, told = time.monotonic(), -1, 0.0
+    with status(quiet=quiet) as show:
+
+        def say(done: int, total: int, what: str) -> None:
+            nonlocal begun, first, told
+            now = time.monotonic()
+            if first < 0:
+                begun, first, told = now, done, now
+            text = f"{what}, {done / 1e9:.1f} of {total / 1e9:.1f} GB"
+            if done > first and now > begun:
+                speed = (done - first) / (now - begun)
+                text += f", {speed / 1e6:.0f} MB/s, {_span((total - done) / speed)} left"
+            show(text)
+            if not on_terminal() and now - told >= TOLD:
+                note(text, quiet=quiet)
+                told = now
+
+        yield say
+
+
+def _span(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"

@@ -1,0 +1,56 @@
+# mypy: disable-error-code="import-untyped"
+"""Triton kernels that multiply weights as the file packs them.
+
+    layouts    how each kind lies on a device: `Slab`, `slab_of`; `apart`: of codes and scales in tensors of their own
+    numbers    device functions that tiles share
+    tiles…     values of a piece of a matrix, one function for each kind
+    table      the function and the tile sizes of each kind
+    programs   the product, and the values of a whole matrix
+    launch     the way in: `product`, `grouped`, `values`
+
+`layouts` and `apart` need no triton; `launch` does, and is imported where `unavailable` says None.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from typing import Final
+
+import torch
+
+__all__ = ["OLDEST", "OLDEST_TRITON", "unavailable"]
+
+OLDEST: Final = (8, 0)
+"""The first compute capability with bfloat16 matrix instructions."""
+
+OLDEST_TRITON: Final = (3, 3)
+"""The oldest that the tests were run with."""
+
+
+def unavailable(device: torch.device) -> str | None:
+    """Why the kernels cannot run on a device; None where they can.
+
+    On a CPU they run in triton's interpreter, for tests: TRITON_INTERPRET=1 before they are imported.
+    """
+    if find_spec("triton") is None:
+        return "triton is not installed"
+    if device.type == "cpu":
+        return None if _interpreted() else "on a CPU they run in triton's interpreter alone (TRITON_INTERPRET=1)"
+    if device.type != "cuda":
+        return f"they are for CUDA, and this is {device.type}"
+    import triton
+
+    if tuple(map(int, triton.__version__.split(".")[:2])) < OLDEST_TRITON:
+        return f"triton {triton.__version__} is older than {'.'.join(map(str, OLDEST_TRITON))}"
+    capability = torch.cuda.get_device_capability(device)
+    if capability < OLDEST:
+        return f"compute capability {'.'.join(map(str, capability))} is below {'.'.join(map(str, OLDEST))}"
+    return None
+
+
+def _interpreted() -> bool:
+    """Were the kernels imported for the interpreter, or would they be? Asking must not import them."""
+    loaded = sys.modules.get("mtptools.decoder.kernels.numbers")
+    return os.environ.get("TRITON_INTERPRET") == "1" if loaded is None else bool(loaded.INTERPRETED)

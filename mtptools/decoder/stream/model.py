@@ -1,0 +1,162 @@
+"""One checkpoint on its way through memory: a layer at a time, states in between."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+import xxhash
+from torch import Tensor
+
+from mtptools.checkpoint import Checkpoint
+from mtptools.decoder.best import LOGIT_BYTES, ROWS
+from mtptools.decoder.free import Free
+from mtptools.decoder.kernels import unavailable
+from mtptools.decoder.load import check_claimed, family_wiring, head_of, source_of
+from mtptools.decoder.memory import DTYPES
+from mtptools.decoder.mtp_head import Head, HeadWiring
+from mtptools.decoder.ops import HEAD_CHUNK, Arithmetic, exact_settings
+from mtptools.decoder.settings import read_settings
+from mtptools.decoder.settings_v4 import read_v4
+from mtptools.decoder.stream.outline import Outline, outline
+from mtptools.decoder.stream.passages import Passages
+from mtptools.decoder.stream.source import DryBuilder, DryV4Builder, StreamBuilder, StreamV4Builder
+from mtptools.decoder.stream.trunk_pass import FEED_ROWS, check_finite, embedded, through
+from mtptools.decoder.trunk import States
+from mtptools.errors import CorruptError
+
+__all__ = ["Streamed", "identity"]
+
+PRODUCTS: Final = 2
+"""Results of the widest product that are in memory at a time."""
+
+SAMPLE: Final = 64
+"""Bytes of every tensor that a checkpoint is known by."""
+
+
+class Streamed:
+    """A checkpoint and the states of all passages after `done` layers.
+
+    packed  matrices are multiplied as they are packed; None: where the device is a GPU on which the kernels run
+    exact  row by row, as decoding computes: the same bits. Else all rows at a time, which is far faster
+    """
+
+    def __init__(
+        self,
+        ckpt: Checkpoint,
+        passages: Passages,
+        *,
+        head: Checkpoint | None = None,
+        wiring: HeadWiring | None = None,
+        device: torch.device,
+        dtype: str = "float32",
+        exact: bool = False,
+        packed: bool | None = None,
+    ) -> None:
+        """Raises what `load_model` raises of names, shapes and settings, before anything large is read."""
+        exact_settings()
+        self.ckpt, self.head_ckpt, self.passages, self.dtype, self.exact = ckpt, head, passages, dtype, exact
+        self.device = device
+        self.packed = device.type == "cuda" and unavailable(device) is None if packed is None else packed
+        self.wiring = wiring or family_wiring(head or ckpt)
+        self.arithmetic = Arithmetic.on(device) if exact else Free.on(device)
+        with torch.inference_mode():
+            self.outline = self._outline()
+            self.builder = self._builder(ckpt, dry=False)
+            self.trunk = self.builder.trunk(layers=False)
+        self.done, self.states = 0, torch.empty(0)
+
+    def _builder(self, ckpt: Checkpoint, dry: bool) -> StreamBuilder:
+        settings, source, dtype = read_settings(ckpt), source_of(ckpt), DTYPES[self.dtype]
+        device = torch.device("cpu") if dry else self.device
+        builder: StreamBuilder
+        if ckpt.family.name == "deepseek4":
+            kind = DryV4Builder if dry else StreamV4Builder
+            builder = kind(source, ckpt.hparams, settings, read_v4(ckpt), device, dtype)
+        else:
+            builder = (DryBuilder if dry else StreamBuilder)(source, ckpt.hparams, settings, device, dtype)
+        builder.arithmetic = self.arithmetic
+        builder.on_device = self.packed and not dry
+        return builder
+
+    def _outline(self) -> Outline:
+        dry, beside = self._builder(self.ckpt, dry=True), None
+        if self.head_ckpt is not None:
+            beside = (self.head_ckpt, self._builder(self.head_ckpt, dry=True))
+        assert isinstance(dry, DryBuilder)
+        found = outline(self.ckpt, dry, beside)  # type: ignore[arg-type]  # dry ones
+        check_claimed(dry.source, "layer")
+        return found
+
+    @property
+    def n_layers(self) -> int:
+        return len(self.outline.layers)
+
+    @property
+    def memory(self) -> int:
+        """Bytes at a time: the largest layer, all states twice, and what products and choices take beside."""
+        rows, size = self.passages.n_rows, DTYPES[self.dtype].itemsize
+        hidden = self.ckpt.hparams.hidden_size
+        longest = max(len(passage.ids) for passage in self.passages.all)
+        within = min(rows, max(longest, FEED_ROWS)) * self.outline.tallest * 4 * PRODUCTS
+        choices = HEAD_CHUNK * (min(rows, ROWS) * LOGIT_BYTES + hidden * 4)
+        states = rows * hidden * self.trunk.streams * 4 * 2
+        return self.outline.most(size, self.packed) + states + max(within, choices)
+
+    @torch.inference_mode()
+    def begin(self) -> None:
+        self.states, self.done = embedded(self.trunk, self.passages), 0
+
+    @torch.inference_mode()
+    def layer(self) -> None:
+        """One layer more. Raises CorruptError where states stop being finite."""
+        n = self.done
+        if n + 1 < self.n_layers:
+            self.outline.layers[n + 1].read_ahead()
+        block = self.builder.block(("layer", n), self.builder.settings.layers[n])
+        self.states = through(block, self.states, self.passages)
+        check_finite(self.states, f"layer {n}", self.ckpt.path)
+        self.done = n + 1
+
+    @torch.inference_mode()
+    def ended(self) -> States:
+        """The states before and after the final norm."""
+        mixed = self.states if self.trunk.collapse is None else self.trunk.collapse(self.states)
+        return States(self.states, self.arithmetic.rms_norm(mixed, self.trunk.norm, self.trunk.eps))
+
+    @torch.inference_mode()
+    def head(self) -> Head | None:
+        """The head, None without one."""
+        holder = self.head_ckpt or self.ckpt
+        builder = self.builder if self.head_ckpt is None else self._builder(holder, dry=False)
+        return head_of(self.trunk, self.ckpt.hparams, builder, holder, self.wiring)
+
+    def run(self) -> dict[str, Any]:
+        """What states depend on."""
+        return {
+            "checkpoint": identity(self.ckpt),
+            "text": self.passages.digest(),
+            "dtype": self.dtype,
+            "arithmetic": "exact" if self.exact else "free",
+        }
+
+    def keep_states(self, states: Tensor, done: int) -> None:
+        """Go on from states after `done` layers. Raises CorruptError when they are of another shape."""
+        shape = (self.passages.n_rows, self.ckpt.hparams.hidden_size * self.trunk.streams)
+        if tuple(states.shape) != shape:
+            raise CorruptError(
+                f"states {list(states.shape)} of {list(shape)}",
+                where=self.ckpt.path,
+                hint="the file of states is of something else: delete it",
+            )
+        self.states, self.done = states.to(self.device), done
+
+
+def identity(ckpt: Checkpoint) -> str:
+    """A digest of names, shapes, types and a few bytes of every tensor: the same on any machine."""
+    digest = xxhash.xxh3_128()
+    for name in sorted(ckpt):
+        tensor = ckpt[name]
+        digest.update(repr((name, tensor.shape, tensor.codec)).encode())
+        digest.update(tensor.read(tensor.nbytes // 2, min(SAMPLE, tensor.nbytes - tensor.nbytes // 2)))
+    return digest.hexdigest()

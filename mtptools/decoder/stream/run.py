@@ -1,0 +1,321 @@
+"""`verify --stream`: one pass over one checkpoint, or over two side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mtptools.decoder.acceptance import Acceptance, total
+from mtptools.decoder.best import Best, best
+from mtptools.decoder.controls import Control, ControlResult, diagnose, late, try_controls
+from mtptools.decoder.memory import DTYPES
+from mtptools.decoder.model import Model
+from mtptools.decoder.mtp_head import Head
+from mtptools.decoder.report import fingerprint
+from mtptools.decoder.stream.head_pass import Drafts, drafted
+from mtptools.decoder.stream.model import Streamed
+from mtptools.decoder.stream.outline import same_bytes
+from mtptools.decoder.stream.passages import Passages
+from mtptools.decoder.stream.rates import Rates, rates, walked
+from mtptools.decoder.stream.report import Compared, StreamReport, TrunkFacts
+from mtptools.decoder.stream.states import StateFolder
+from mtptools.decoder.trunk import States
+from mtptools.errors import IncompatibleError, InputError, UsageError
+
+__all__ = ["CONTROL_ROWS", "Progress", "stream", "stream_layers"]
+
+CONTROL_ROWS: Final = 512
+"""Positions on which controls are tried: each is one more pass over the head."""
+
+NOISE: Final = 0.999
+
+Progress = Callable[[int, int, str], None]
+"""(bytes done, bytes of all, what is being done)."""
+
+Tokens = NDArray[np.int64]
+
+
+def _nothing(done: int, total: int, what: str) -> None:
+    pass
+
+
+def stream_layers(model: Streamed, first: int, stop: int, folder: Path | None, progress: Progress = _nothing) -> range:
+    """The layers from `first` to `stop` (not with it) that were left to do: what the folder has is not done again.
+
+    Raises UsageError for layers that there are not, InputError when states to begin with are not there.
+    """
+    if not 0 <= first < stop <= model.n_layers:
+        raise UsageError(
+            f"layers {first}:{stop} of a model of {model.n_layers}",
+            where="--layers",
+            hint=f"--layers 0:{model.n_layers}",
+        )
+    known = None if folder is None else StateFolder(folder, model.run())
+    begun = None if known is None else known.last(first, stop)
+    if known is not None and begun is not None:
+        if begun:
+            model.keep_states(known.load(begun), begun)
+    elif first:
+        raise InputError(
+            f"there are no states after {first} layers",
+            where=folder,
+            hint=f"run --layers 0:{first} with the same --state first",
+        )
+    if not begun:
+        progress(0, model.outline.nbytes, "embedding")
+        model.begin()
+    start = model.done
+    for n in range(start, stop):
+        read = sum(stage.nbytes for stage in model.outline.layers[start:n])
+        progress(read, model.outline.nbytes, f"layer {n + 1} of {model.n_layers}")
+        model.layer()
+        if known is not None:
+            known.save(n + 1, model.states, first)
+    return range(start, stop)
+
+
+def stream(
+    model: Streamed,
+    k: int,
+    *,
+    other: Streamed | None = None,
+    folder: Path | None = None,
+    controls: bool = True,
+    progress: Progress = _nothing,
+) -> StreamReport:
+    """The whole pass.
+
+    k      drafts of each position that are tried
+    other  another checkpoint for the same tokens: a layer whose bytes are the same and which reads the same states is
+           computed once
+    folder keeps states between layers; with what it has already nothing is done twice
+
+    Raises what `load_model` raises, and CorruptError where states stop being finite.
+    """
+    started = time.perf_counter()
+    drift: list[float] = []
+    shared = 0
+    if other is None:
+        done = stream_layers(model, 0, model.n_layers, folder, progress)
+    else:
+        done = range(model.n_layers)
+        shared = _side_by_side(model, other, drift, progress)
+    read = model.outline.nbytes - sum(stage.nbytes for stage in model.outline.layers[: done.start])
+    progress(sum(stage.nbytes for stage in model.outline.layers), model.outline.nbytes, "output matrix and head")
+    report = _finished(model, k, controls, None if other is None else (other, shared, drift))
+    report.layers, report.nbytes = done, read
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+def _side_by_side(a: Streamed, b: Streamed, drift: list[float], progress: Progress) -> int:
+    """Both trunks, layer by layer; how many of the first layers were the same."""
+    _require_alike(a, b)
+    a.begin()
+    together = same_bytes(a.outline.ends, b.outline.ends)
+    shared = 0
+    if not together:
+        b.begin()
+    nbytes = a.outline.nbytes + b.outline.nbytes
+    read = 0
+    for n, (ours, theirs) in enumerate(zip(a.outline.layers, b.outline.layers, strict=True)):
+        progress(read, nbytes, f"layer {n + 1} of {a.n_layers}")
+        if together and not same_bytes(ours, theirs):
+            together = False
+            b.keep_states(a.states.clone(), n)
+        a.layer()
+        if together:
+            shared += 1
+        else:
+            b.layer()
+        drift.append(0.0 if together else _drift(a.states, b.states))
+        read += ours.nbytes + theirs.nbytes
+    if together:
+        b.keep_states(a.states, a.done)
+    return shared
+
+
+def _require_alike(a: Streamed, b: Streamed) -> None:
+    """Raises IncompatibleError where two checkpoints cannot be read side by side."""
+    for what, ours, theirs in (
+        ("layers", a.n_layers, b.n_layers),
+        ("hidden size", a.ckpt.hparams.hidden_size, b.ckpt.hparams.hidden_size),
+        ("streams", a.trunk.streams, b.trunk.streams),
+        ("vocabulary", a.trunk.output.shape[0], b.trunk.output.shape[0]),
+    ):
+        if ours != theirs:
+            raise IncompatibleError(
+                f"{what}: {ours} against {theirs}",
+                [f"{what}: {ours}, {theirs}"],
+                where=b.ckpt.path,
+                hint="compare files of one model",
+            )
+
+
+def _drift(a: Tensor, b: Tensor) -> float:
+    """Root mean square of b - a by that of a."""
+    return float(((b - a).double().square().mean() / a.double().square().mean()).sqrt())
+
+
+@torch.inference_mode()
+def _finished(model: Streamed, k: int, controls: bool, pair: tuple[Streamed, int, list[float]] | None) -> StreamReport:
+    """What follows from the states after the last layer."""
+    passages, ops = model.passages, model.arithmetic
+    ended, head = model.ended(), model.head()
+    other = None if pair is None else (pair[0].ended().post, pair[0].trunk.output)
+    wanted = [token for passage in passages.all for token in (*passage.ids[1:], passage.ids[0])]
+    found = best(ops, ended.post, model.trunk.output, wanted, other)
+    counted = _counted(passages)
+    chosen = found.first.cpu().numpy()
+    report = StreamReport(
+        passages=len(passages.all),
+        positions=passages.n_rows,
+        text_digest=passages.digest(),
+        trunk=_trunk_facts(found, chosen, wanted, counted),
+        rates=None,
+        fingerprint=_fingerprint(model, head),
+    )
+    if head is not None:
+        drafts = _tokens(head, drafted(head, ended.tap(head.wiring.tap), passages, k))
+        report.rates = _rates(passages, chosen, drafts)
+        report.walked = _walked(passages, chosen, drafts, k)
+        report.own_text = bool(report.walked)
+        if controls:
+            report.controls, report.control_rows = _controls(head, ended, passages, chosen)
+            report.diagnosis = diagnose(report.controls)
+    if pair is not None:
+        report.compared = _compared(found, chosen, counted, wanted, k, pair)
+    return report
+
+
+def _counted(passages: Passages) -> NDArray[np.bool_]:
+    """Per row: is its next token one that counts?"""
+    out = np.zeros(passages.n_rows, dtype=np.bool_)
+    for passage, first, stop in passages.bounds():
+        out[first + passage.start - 1 : stop - 1] = True
+    return out
+
+
+def _trunk_facts(found: Best, chosen: Tokens, wanted: Sequence[int], counted: NDArray[np.bool_]) -> TrunkFacts:
+    agreed = (chosen == np.array(wanted))[counted]
+    return TrunkFacts.of(agreed, found.log_likelihood.cpu().numpy()[counted], found.margin.cpu().numpy()[counted])
+
+
+def _tokens(head: Head, drafts: Sequence[Drafts]) -> list[list[Tokens]]:
+    """Per draft, per passage: the token of every slot. Drafts of one output matrix pass it together."""
+    out: list[list[Tokens]] = [[] for _ in drafts]
+    matrices = {id(head.layers[one.layer].output): head.layers[one.layer] for one in drafts}
+    for key, layer in matrices.items():
+        mine = [(n, one) for n, one in enumerate(drafts) if id(head.layers[one.layer].output) == key]
+        rows = torch.cat([part for _, one in mine for part in one.states])
+        first = best(head.arithmetic, rows, layer.output).first
+        tokens = first if layer.d2t is None else layer.d2t[first]
+        at = 0
+        for n, one in mine:
+            for part in one.states:
+                out[n].append(tokens[at : at + len(part)].cpu().numpy())
+                at += len(part)
+    return out
+
+
+def _rates(passages: Passages, chosen: Tokens, drafts: Sequence[Sequence[Tokens]]) -> Rates:
+    tried, right = np.zeros(len(drafts), dtype=np.int64), np.zeros(len(drafts), dtype=np.int64)
+    for number, (passage, first, stop) in enumerate(passages.bounds()):
+        t, r = rates(np.array(passage.ids), passage.start, chosen[first:stop], [one[number] for one in drafts])
+        tried += t
+        right += r
+    return Rates(tuple(tried.tolist()), tuple(right.tolist()))
+
+
+def _walked(passages: Passages, chosen: Tokens, drafts: Sequence[Sequence[Tokens]], k: int) -> list[Acceptance]:
+    """Per k up to the given one, what the loop counts; none where the text is not the model's own."""
+    out = []
+    for length in range(1, k + 1):
+        counts = [
+            walked(np.array(passage.ids), passage.start, chosen[first:stop], [one[n] for one in drafts], length)
+            for n, (passage, first, stop) in enumerate(passages.bounds())
+        ]
+        known = [one for one in counts if one is not None]
+        if len(known) != len(counts):
+            return []
+        out.append(total(length, known))
+    return out
+
+
+def _controls(head: Head, ended: States, passages: Passages, chosen: Tokens) -> tuple[list[ControlResult], int]:
+    """Every control on the first rows, and on how many. A draft is right when it is the trunk's choice."""
+    few = passages.beginning(CONTROL_ROWS)
+    bounds = list(few.bounds())
+    starts = [first for _, first, _ in passages.bounds()][: len(bounds)]  # a passage that is cut is the last
+
+    def hits(plain: Head, control: Control) -> NDArray[np.bool_]:
+        faulty = control.change(plain)
+        tapped = ended.tap(faulty.wiring.tap)
+        rows = [tapped[at : at + stop - first] for at, (_, first, stop) in zip(starts, bounds, strict=True)]
+        entering = torch.cat([late(part) for part in rows] if control.late_state else rows)
+        made = drafted(faulty, entering, few, control.draft, late=control.late_token)[control.draft - 1 :]
+        tokens = _tokens(faulty, made)[0]
+        found = []
+        for (passage, _, _), at, mine in zip(bounds, starts, tokens, strict=True):
+            ahead = control.draft
+            right = mine == chosen[at + ahead : at + ahead + len(mine)]
+            found.append(right[max(passage.start - control.draft, 0) :])
+        return np.concatenate(found)
+
+    return try_controls(head, hits), few.n_rows
+
+
+def _compared(
+    found: Best,
+    chosen: Tokens,
+    counted: NDArray[np.bool_],
+    wanted: Sequence[int],
+    k: int,
+    pair: tuple[Streamed, int, list[float]],
+) -> Compared:
+    """The other checkpoint, judged on the same positions."""
+    model, shared, drift = pair
+    ended, head = model.ended(), model.head()
+    theirs = best(model.arithmetic, ended.post, model.trunk.output, wanted)
+    others = theirs.first.cpu().numpy()
+    drafts = None if head is None else _tokens(head, drafted(head, ended.tap(head.wiring.tap), model.passages, k))
+    margin = found.margin.cpu().numpy()
+    twin = found.others.cpu().numpy()
+    change = np.abs(margin - (twin[:, 0] - twin[:, 1]))[counted]
+    flipped = (chosen != others)[counted]
+    calm = change[~flipped]
+    noise = float(np.quantile(calm, NOISE)) if calm.size else 0.0
+    divergence = found.divergence.cpu().numpy()[counted]
+    return Compared(
+        (model.head_ckpt or model.ckpt).path.name,
+        shared,
+        tuple(drift),
+        int(flipped.sum()),
+        int((margin[counted][flipped] <= noise).sum()),
+        noise,
+        float(divergence.mean()),
+        float(divergence.max()),
+        _trunk_facts(theirs, others, wanted, counted),
+        None if drafts is None else _rates(model.passages, others, drafts),
+    )
+
+
+def _fingerprint(model: Streamed, head: Head | None) -> dict[str, Any]:
+    built = Model(
+        model.ckpt.path,
+        model.ckpt.hparams,
+        replace(model.trunk, blocks=()),
+        head,
+        model.ckpt.hparams.depth,
+        DTYPES[model.dtype],
+        model.arithmetic,
+    )
+    return fingerprint(built)

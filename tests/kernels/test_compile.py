@@ -1,0 +1,93 @@
+"""Programs compile for GPUs that are not there: to the instructions that are meant, and to no others."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HOPPER = 90
+OTHERS = (80, 86, 100, 120)
+MAIN = ("BF16", "Q8_0", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4", "F8_BLOCK", "MLX_4")  # all of them: `compiling`, by hand
+SHARED = 99 * 1024  # of one program, on the smallest of these: sm_86, 89 and 120
+PARKED = 32  # bytes of the stack: the assembler parks a register or two, at times
+
+PRODUCTS = [f"{kind}:{HOPPER}:product:bf16" for kind in MAIN]
+PRODUCTS += [f"{kind}:{arch}:product:bf16" for kind in ("Q8_0", "Q4_K") for arch in OTHERS]
+PRODUCTS += [f"Q4_K:{HOPPER}:grouped:bf16", f"Q8_0:{HOPPER}:product:fp16"]
+WIDE = [f"Q6_K:{HOPPER}:product:fp32"]
+VALUES = [f"{kind}:{HOPPER}:values:fp32" for kind in ("Q8_0", "Q4_K", "Q5_0", "Q2_K", "MLX_4")]
+
+FUSED = f"Q4_K:{HOPPER}:values:fused"
+
+INSTRUCTION = "mma.sync.aligned.m16n8k16.row.col.f32.{0}.{0}.f32"
+
+
+pytestmark = pytest.mark.xdist_group("kernels-compile")  # one process compiles for all of them
+
+
+@cache
+def run() -> subprocess.CompletedProcess[str]:
+    """`compiling` with every job: in a process of its own, where triton compiles."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    with TemporaryDirectory() as folder:
+        return subprocess.run(
+            [sys.executable, "-m", "tests.kernels.compiling", *PRODUCTS, *WIDE, *VALUES, FUSED, "rows"],
+            env=environment | {"TRITON_CACHE_DIR": folder, "OMP_NUM_THREADS": "1"},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+def compiled() -> dict[str, dict[str, Any]]:
+    """What it says of each job."""
+    assert run().returncode == 0, run().stderr[-3000:]
+    return {found["job"]: found for found in map(json.loads, run().stdout.splitlines())}
+
+
+@pytest.mark.parametrize("job", PRODUCTS)
+def test_matrix_instructions(job: str) -> None:
+    """One instruction on every architecture: not Hopper's, whose sums may be made in another order."""
+    assert compiled()[job]["mma"] == [INSTRUCTION.format({"bf16": "bf16", "fp16": "f16"}[job.split(":")[-1]])]
+    assert compiled()[job]["fma"] == 0, "dequantization rounds products and sums one by one"
+
+
+@pytest.mark.parametrize("job", WIDE)
+def test_float32_is_never_tf32(job: str) -> None:
+    assert compiled()[job]["mma"] == []
+    assert compiled()[job]["fma"] > 0
+
+
+@pytest.mark.parametrize("job", VALUES)
+def test_nothing_is_fused(job: str) -> None:
+    assert compiled()[job]["fma"] == 0
+
+
+@pytest.mark.parametrize("job", [*PRODUCTS, *WIDE, *VALUES])
+def test_resources(job: str) -> None:
+    found = compiled()[job]
+    assert found["stack"] + found["local"] <= PARKED, "registers are spilled"
+    assert found["shared"] <= SHARED
+    assert found["ftz"] == 0, "subnormal scales would be zeros"
+    assert found["atom"] == 0, "sums would be made in any order"
+
+
+def test_fusing_is_seen() -> None:
+    """With triton's own setting the count is not 0: it is the option that turns it off."""
+    assert compiled()[FUSED]["fma"] > 0
+
+
+def test_rows_choose_no_program() -> None:
+    """However many rows, and wherever they go: one program. triton left to itself makes several."""
+    assert compiled()["rows"]["as it is"] == 1
+    assert compiled()["rows"]["specialized"] > 1
