@@ -4,7 +4,7 @@
 
 disk        the file read from start to end; cold where the system lets its pages go (what is below it may still cache)
 decoding    every tensor that the pass reads turned into float32, from a file that is cached
-arithmetic  products of the same shapes with the same number of rows, on matrices that are in memory
+arithmetic  products of the same shapes with the same number of rows, drafts' too, on matrices that are in memory
 stream      the pass itself, from a file as cold as the disk's arm
 
 The pass tries no controls (--controls: it does), which are more passes over the head and the output matrix.
@@ -218,7 +218,8 @@ def measure(path: Path, rows: int, runs: int, k: int, controls: bool) -> None:
         return Streamed(ckpt, texts, device=torch.device("cpu"))
 
     outline = model().outline
-    stages = [outline.ends, *outline.layers, outline.head]
+    output = Stage((ckpt["token_embd.weight"],), 0)  # tied: the embedding looked up is no product, this is one
+    stages = [outline.ends, *outline.layers, outline.head, *[output] * k]  # each draft passes it too
     times: dict[str, list[float]] = {"disk": [], "decoding": [], "arithmetic": [], "stream": []}
     left = 0.0
     for _ in range(runs):

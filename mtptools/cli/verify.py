@@ -145,6 +145,7 @@ def command(
             serial=serial,
             sampling=sampling,
             probe=probe,
+            verbose=verbose,
         )
     data = result.to_json()
     emit(data, result.render(), as_json=as_json, quiet=quiet)

@@ -97,6 +97,7 @@ def run(
     wiring: Mapping[str, Any] | None = None,
     probe: bool = False,
     quiet: bool = False,
+    verbose: bool = False,
 ) -> Verification:
     """L0 and L1, and with `parity` L2 to L4, if the decoder knows the family: `not_run` says so if not.
 
@@ -131,6 +132,7 @@ def run(
             sampling=sampling,
             probe=probe,
             quiet=quiet,
+            verbose=verbose,
         )
     except (InputError, CodecError) as error:
         if out.static.ok:
@@ -232,6 +234,7 @@ def _decode(
     sampling: Sampling | None,
     probe: bool,
     quiet: bool,
+    verbose: bool,
 ) -> None:
     """L2 to L4, into `out`."""
     texts = (load_prompts(prompts) if prompts is not None else builtin_prompts())[:limit]
@@ -252,7 +255,7 @@ def _decode(
     samplings, sampled_prompts = (GREEDY, SAMPLED), SAMPLED_PROMPTS
     if sampling is not None:
         samplings, sampled_prompts = (GREEDY, with_breakers(sampling, tokenizer)), len(ids)
-    room: dict[str, Any] = {"texts": longest, "k": max(ks), "stream": True, "quiet": quiet}
+    room: dict[str, Any] = {"texts": longest, "k": max(ks), "stream": True, "quiet": quiet, "verbose": verbose}
     with loaded(ckpt, head, running, wiring, **room) as (model, plan), status(quiet=quiet) as say:
         out.decoder = verify_model(
             model,

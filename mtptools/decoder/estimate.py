@@ -32,7 +32,7 @@ from mtptools.decoder.weights_gguf import GgufWeights
 from mtptools.decoder.weights_hf import HfWeights
 from mtptools.gguf_blocks import gguf_blocks, head_blocks
 
-__all__ = ["Estimate", "Size", "cache_bytes", "estimate"]
+__all__ = ["Estimate", "Size", "Unread", "cache_bytes", "estimate", "sizes_of", "unread"]
 
 _NOWHERE: Final = torch.device("meta")
 _HOST: Final = torch.device("cpu")
@@ -50,6 +50,7 @@ class Size:
     packed   its matrices on a device that multiplies with packed bytes; decoded where a type has no kernel
     largest  its largest matrix, decoded; of a stack, one;  copied  the same, packed
     widest   rows of the matrix that has most: values in a row of its product
+    stacked  stacks of matrices (experts), decoded; in `loaded` too
     """
 
     fixed: int = 0
@@ -58,6 +59,7 @@ class Size:
     largest: int = 0
     copied: int = 0
     widest: int = 0
+    stacked: int = 0
 
     def of(self, mode: str) -> int:
         """Bytes on the device when matrices are "loaded", "resident", "stored" in the file, or "offloaded"."""
@@ -71,6 +73,7 @@ class Size:
             max(self.largest, other.largest),
             max(self.copied, other.copied),
             max(self.widest, other.widest),
+            self.stacked + other.stacked,
         )
 
 
@@ -117,15 +120,15 @@ def estimate(ckpt: Checkpoint, head: Checkpoint | None, dtype: torch.dtype, kind
 
     Raises what building a model raises: MissingRoleError, CorruptError, InputError.
     """
-    builder = _builder(ckpt, dtype)
+    builder = unread(ckpt, dtype)
     with torch.inference_mode():
         trunk = builder.trunk()
-        holder, loader = (ckpt, builder) if head is None else (head, _builder(head, dtype))
+        holder, loader = (ckpt, builder) if head is None else (head, unread(head, dtype))
         layers = _head_layers(trunk, loader, holder)
     seen: dict[int, object] = {}
 
     def held(*roots: object) -> Size:
-        return _held(roots, seen, kinds)
+        return sizes_of(roots, seen, kinds)
 
     hp = ckpt.hparams
     output = held(trunk.norm, trunk.output, trunk.collapse)  # before the embedding: that may be the same
@@ -159,7 +162,7 @@ def cache_bytes(cache: object, tokens: int, states: int = 1) -> int:
     raise TypeError(f"the size of a {type(cache).__name__} is not known")
 
 
-class _Unread(Builder):
+class Unread(Builder):
     """Builds without reading: matrices stay as they are stored, other tensors have a shape and no values."""
 
     def new(self, parts: Sequence[Part], shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -167,6 +170,7 @@ class _Unread(Builder):
         return torch.empty(shape, dtype=dtype, device=self.device if shape[0] == 1 else _NOWHERE)
 
     def weight(self, parts: Sequence[Part], shape: tuple[int, ...]) -> Weight:
+        check_fit(parts, (prod(shape[:-1]), shape[-1]), self.source.where)
         return Packed(tuple(parts), shape, self.dtype, _NOWHERE, self.source.where)
 
     def _own(self, scope: Scope, role: str, others: Sequence[Weight], rows: int = 0) -> Weight:
@@ -174,18 +178,19 @@ class _Unread(Builder):
         return next((other for other in others if other is own or _alike(own, other)), own)
 
 
-class _UnreadV4(_Unread, V4Builder):
+class UnreadV4(Unread, V4Builder):
     pass
 
 
-def _builder(ckpt: Checkpoint, dtype: torch.dtype) -> Builder:
+def unread(ckpt: Checkpoint, dtype: torch.dtype) -> Builder:
+    """A builder that reads nothing large. Raises what building raises of names and shapes."""
     source: WeightSource = GgufWeights(ckpt) if ckpt.dialect == "gguf" else HfWeights(ckpt)
     settings = read_settings(ckpt)
     builder: Builder
     if ckpt.family.name == "deepseek4":
-        builder = _UnreadV4(source, ckpt.hparams, settings, read_v4(ckpt), _NOWHERE, dtype)
+        builder = UnreadV4(source, ckpt.hparams, settings, read_v4(ckpt), _NOWHERE, dtype)
     else:
-        builder = _Unread(source, ckpt.hparams, settings, _NOWHERE, dtype)
+        builder = Unread(source, ckpt.hparams, settings, _NOWHERE, dtype)
     builder.device = _HOST  # of vectors: they are small, and torch cannot repeat one that has no memory
     return builder
 
@@ -210,7 +215,7 @@ def _alike(ours: Weight, theirs: Weight) -> bool:
     return torch.equal(*pair)
 
 
-def _held(roots: Sequence[object], seen: dict[int, object], kinds: Collection[str]) -> Size:
+def sizes_of(roots: Sequence[object], seen: dict[int, object], kinds: Collection[str]) -> Size:
     total = Size()
     for one in _weights(roots, seen):
         if isinstance(one, torch.Tensor):
@@ -219,7 +224,8 @@ def _held(roots: Sequence[object], seen: dict[int, object], kinds: Collection[st
         loaded = one.numel() * one.dtype.itemsize
         packed = sum(part.n_rows * _row_bytes(part, one.dtype, kinds) for part in one.parts)
         n = prod(one.shape[:-2])
-        total += Size(0, loaded, packed, loaded // n, packed // n, one.shape[-2])
+        stacked = loaded if len(one.shape) == 3 else 0
+        total += Size(0, loaded, packed, loaded // n, packed // n, one.shape[-2], stacked)
     return total
 
 

@@ -17,7 +17,7 @@ from fixtures import permutation, random_models, releases
 from mtptools.checkpoint import Checkpoint, open_checkpoint
 from mtptools.decoder import memory
 from mtptools.decoder.cache import Cache
-from mtptools.decoder.estimate import _builder, cache_bytes, estimate
+from mtptools.decoder.estimate import cache_bytes, estimate, unread
 from mtptools.decoder.kernels.layouts import KINDS
 from mtptools.decoder.load import load_model
 from mtptools.decoder.memory import MemoryPlan, plan_memory
@@ -105,7 +105,7 @@ def test_a_sidecars_weights() -> None:
 
 def made(ckpt: Checkpoint, dtype: torch.dtype) -> int:
     """Bytes of the trunk's matrices as `packing` lays them out: every plane of every slab."""
-    weights = reachable(Packed, _builder(ckpt, dtype).trunk())
+    weights = reachable(Packed, unread(ckpt, dtype).trunk())
     return sum(resident(one.parts, one.shape, dtype, CPU, one.where).nbytes for one in weights)
 
 

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.decoder.best import LOGIT_BYTES, ROWS
+from mtptools.decoder.estimate import unread
 from mtptools.decoder.free import Free
 from mtptools.decoder.kernels import unavailable
+from mtptools.decoder.kernels.layouts import KINDS
 from mtptools.decoder.load import check_claimed, family_wiring, head_of, source_of
 from mtptools.decoder.memory import DTYPES
 from mtptools.decoder.mtp_head import Head, HeadWiring
@@ -20,7 +22,7 @@ from mtptools.decoder.settings import read_settings
 from mtptools.decoder.settings_v4 import read_v4
 from mtptools.decoder.stream.outline import Outline, outline
 from mtptools.decoder.stream.passages import Passages
-from mtptools.decoder.stream.source import DryBuilder, DryV4Builder, StreamBuilder, StreamV4Builder
+from mtptools.decoder.stream.source import StreamBuilder, StreamV4Builder
 from mtptools.decoder.stream.trunk_pass import FEED_ROWS, check_finite, embedded, through
 from mtptools.decoder.trunk import States
 from mtptools.errors import CorruptError
@@ -62,29 +64,27 @@ class Streamed:
         self.arithmetic = Arithmetic.on(device) if exact else Free.on(device)
         with torch.inference_mode():
             self.outline = self._outline()
-            self.builder = self._builder(ckpt, dry=False)
+            self.builder = self._builder(ckpt)
             self.trunk = self.builder.trunk(layers=False)
         self.done, self.states = 0, torch.empty(0)
 
-    def _builder(self, ckpt: Checkpoint, dry: bool) -> StreamBuilder:
+    def _builder(self, ckpt: Checkpoint) -> StreamBuilder:
         settings, source, dtype = read_settings(ckpt), source_of(ckpt), DTYPES[self.dtype]
-        device = torch.device("cpu") if dry else self.device
         builder: StreamBuilder
         if ckpt.family.name == "deepseek4":
-            kind = DryV4Builder if dry else StreamV4Builder
-            builder = kind(source, ckpt.hparams, settings, read_v4(ckpt), device, dtype)
+            builder = StreamV4Builder(source, ckpt.hparams, settings, read_v4(ckpt), self.device, dtype)
         else:
-            builder = (DryBuilder if dry else StreamBuilder)(source, ckpt.hparams, settings, device, dtype)
+            builder = StreamBuilder(source, ckpt.hparams, settings, self.device, dtype)
         builder.arithmetic = self.arithmetic
-        builder.on_device = self.packed and not dry
+        builder.on_device = self.packed
         return builder
 
     def _outline(self) -> Outline:
-        dry, beside = self._builder(self.ckpt, dry=True), None
+        dtype, beside = DTYPES[self.dtype], None
         if self.head_ckpt is not None:
-            beside = (self.head_ckpt, self._builder(self.head_ckpt, dry=True))
-        assert isinstance(dry, DryBuilder)
-        found = outline(self.ckpt, dry, beside)  # type: ignore[arg-type]  # dry ones
+            beside = (self.head_ckpt, unread(self.head_ckpt, dtype))
+        dry = unread(self.ckpt, dtype)
+        found = outline(self.ckpt, dry, beside, tuple(KINDS) if self.packed else ())
         check_claimed(dry.source, "layer")
         return found
 
@@ -95,13 +95,13 @@ class Streamed:
     @property
     def memory(self) -> int:
         """Bytes at a time: the largest layer, all states twice, and what products and choices take beside."""
-        rows, size = self.passages.n_rows, DTYPES[self.dtype].itemsize
-        hidden = self.ckpt.hparams.hidden_size
+        rows, hp = self.passages.n_rows, self.ckpt.hparams
+        hidden, experts = hp.hidden_size, max(hp.n_experts_used, 1)
         longest = max(len(passage.ids) for passage in self.passages.all)
-        within = min(rows, max(longest, FEED_ROWS)) * self.outline.tallest * 4 * PRODUCTS
+        within = max(min(rows, longest), min(rows, FEED_ROWS) * experts) * self.outline.widest * 4 * PRODUCTS
         choices = HEAD_CHUNK * (min(rows, ROWS) * LOGIT_BYTES + hidden * 4)
         states = rows * hidden * self.trunk.streams * 4 * 2
-        return self.outline.most(size, self.packed) + states + max(within, choices)
+        return self.outline.most(self.packed) + states + max(within, choices)
 
     @torch.inference_mode()
     def begin(self) -> None:
@@ -128,7 +128,7 @@ class Streamed:
     def head(self) -> Head | None:
         """The head, None without one."""
         holder = self.head_ckpt or self.ckpt
-        builder = self.builder if self.head_ckpt is None else self._builder(holder, dry=False)
+        builder = self.builder if self.head_ckpt is None else self._builder(holder)
         return head_of(self.trunk, self.ckpt.hparams, builder, holder, self.wiring)
 
     def run(self) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 
 from mtptools.checkpoint import Checkpoint
+from mtptools.decoder.build import Builder
+from mtptools.decoder.estimate import Size, sizes_of
 from mtptools.decoder.parts import Scope
-from mtptools.decoder.stream.source import DryBuilder
 from mtptools.tensors import NOWHERE, Blob, Tensor
 
 __all__ = ["Outline", "Stage", "outline", "same_bytes"]
@@ -21,15 +22,11 @@ COMPARED = 8 << 20
 class Stage:
     """One layer, or a part beside the layers.
 
-    tensors  what it is made of, by name;  values  decoded when it is built;  single  decoded at a time on top
-    widest   values of its largest matrix;  tallest  of a row of its widest product
+    tensors  what it is made of, by name;  size  what it takes in memory
     """
 
     tensors: tuple[Tensor, ...]
-    values: int
-    single: int = 0
-    widest: int = 0
-    tallest: int = 0
+    size: Size = Size()  # noqa: RUF009  # frozen
 
     @property
     def nbytes(self) -> int:
@@ -60,41 +57,43 @@ class Outline:
         return self.ends.nbytes + self.head.nbytes + sum(stage.nbytes for stage in self.layers)
 
     @property
-    def tallest(self) -> int:
+    def widest(self) -> int:
         """Values of a row of the widest product within a layer."""
-        return max(stage.tallest for stage in (*self.layers, self.head))
+        return max(stage.size.widest for stage in (*self.layers, self.head))
 
-    def most(self, size: int, packed: bool) -> int:
-        """Bytes in memory at a time, of the largest layer: decoded to `size` each, or packed and one matrix decoded."""
+    def most(self, packed: bool) -> int:
+        """Bytes of the largest layer: packed and one matrix of it decoded, or decoded and of its stacks one matrix."""
+        sizes = [stage.size for stage in (*self.layers, self.head)]
         if packed:
-            return max(stage.nbytes + stage.widest * size for stage in (*self.layers, self.head))
-        return max(stage.values + stage.single for stage in (*self.layers, self.head)) * size
+            return max(size.fixed + size.packed + size.largest for size in sizes)
+        return max(size.fixed + size.loaded - size.stacked + (size.largest if size.stacked else 0) for size in sizes)
 
 
-def outline(ckpt: Checkpoint, builder: DryBuilder, head: tuple[Checkpoint, DryBuilder] | None) -> Outline:
-    """head: where it is in another checkpoint. Raises what building raises of names and shapes."""
+def outline(
+    ckpt: Checkpoint, builder: Builder, head: tuple[Checkpoint, Builder] | None, kinds: Collection[str] = ()
+) -> Outline:
+    """Builders that read nothing; head: where it is in another checkpoint; kinds: of weights that stay packed.
 
-    def stage(holder: Checkpoint, maker: DryBuilder, before: set[str]) -> Stage:
-        names = sorted(maker.source.used - before)
-        tensors = tuple(holder[name] for name in names if name in holder)
-        found = Stage(tensors, maker.values, maker.single, maker.widest, maker.tallest)
-        maker.values = maker.single = maker.widest = maker.tallest = 0
-        return found
+    Raises what building raises of names and shapes.
+    """
+    seen: dict[int, object] = {}
 
-    used: set[str] = set()
+    def stage(holder: Checkpoint, maker: Builder, before: set[str], *built: object) -> Stage:
+        names = sorted(name for name in maker.source.used - before if name in holder)
+        return Stage(tuple(holder[name] for name in names), sizes_of(built, seen, kinds))
+
     trunk = builder.trunk(layers=False)
-    ends = stage(ckpt, builder, used)
+    ends = stage(ckpt, builder, set(), trunk)
     layers = []
     for n, kind in enumerate(builder.settings.layers):
         used = set(builder.source.used)
         scope: Scope = ("layer", n)
-        builder.block(scope, kind)
-        layers.append(stage(ckpt, builder, used))
+        layers.append(stage(ckpt, builder, used, builder.block(scope, kind)))
     holder, maker = (ckpt, builder) if head is None else head
     used = set(maker.source.used) if head is None else set()
-    for d in range(maker.source.head_depth):
-        maker.head_layer(("head", d), trunk, [])
-    return Outline(ends, tuple(layers), stage(holder, maker, used))
+    made = [maker.head_layer(("head", d), trunk, []) for d in range(maker.source.head_depth)]
+    inner = [replace(layer, embed=trunk.embed, output=trunk.output) for layer in made]  # its own stay in the file
+    return Outline(ends, tuple(layers), stage(holder, maker, used, *inner))
 
 
 def same_bytes(a: Stage, b: Stage) -> bool:

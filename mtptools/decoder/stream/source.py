@@ -8,18 +8,14 @@ instead and are decoded there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
-
-import torch
-from torch import Tensor
 
 from mtptools.decoder.build import Builder
 from mtptools.decoder.build_v4 import V4Builder
 from mtptools.decoder.hold import hold
 from mtptools.decoder.packed import Packed, Weight
-from mtptools.decoder.parts import Part, Scope, check_fit
+from mtptools.decoder.parts import Part, Scope
 
-__all__ = ["DryBuilder", "DryV4Builder", "StreamBuilder", "StreamV4Builder"]
+__all__ = ["StreamBuilder", "StreamV4Builder"]
 
 
 class StreamBuilder(Builder):
@@ -51,37 +47,4 @@ class StreamBuilder(Builder):
 
 
 class StreamV4Builder(StreamBuilder, V4Builder):
-    """The same for DeepSeek-V4."""
-
-
-class DryBuilder(StreamBuilder):
-    """Builds nothing: says which tensors layers are made of, and what they will take.
-
-    values  of everything that `StreamBuilder` would decode
-    single  the largest matrix of a stack, in values: what is decoded at a time on top
-    widest  the largest matrix of all;  tallest  values of a row of the widest product
-    """
-
-    values = 0
-    single = 0
-    widest = 0
-    tallest = 0
-
-    def new(self, parts: Sequence[Part], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        check_fit(parts, (prod(shape[:-1]), shape[-1]), self.source.where)
-        self.values += prod(shape)
-        self.tallest = max(self.tallest, shape[-2])
-        self.widest = max(self.widest, prod(shape[-2:]))
-        return torch.zeros((), dtype=dtype).expand(shape)
-
-    def apart(self, parts: Sequence[Part], shape: tuple[int, ...]) -> Packed:
-        check_fit(parts, (prod(shape[:-1]), shape[-1]), self.source.where)
-        if len(shape) == 3:
-            self.tallest = max(self.tallest, shape[-2] * self.hp.n_experts_used)
-            self.single = max(self.single, prod(shape[-2:]))
-            self.widest = max(self.widest, self.single)
-        return super().apart(parts, shape)
-
-
-class DryV4Builder(DryBuilder, StreamV4Builder):
     """The same for DeepSeek-V4."""

@@ -44,7 +44,8 @@ def test_every_tensor_is_in_one_stage(place: str) -> None:
     for n, stage in enumerate(outline.layers):
         numbers = {re.search(r"(?:layers|blk)\.(\d+)\.", tensor.name) for tensor in stage.tensors}
         assert {int(found[1]) for found in numbers if found} == {n}
-        assert stage.values >= sum(tensor.n_values for tensor in stage.tensors if "exp" not in tensor.name)
+        held = stage.size.fixed + stage.size.loaded - stage.size.stacked
+        assert held >= 4 * sum(tensor.n_values for tensor in stage.tensors if "exp" not in tensor.name)
 
 
 def test_a_head_beside() -> None:
@@ -86,8 +87,10 @@ def test_experts_stay_in_the_file() -> None:
     assert isinstance(model.trunk.embed, Packed)
     assert isinstance(model.trunk.output, Packed)
     experts = hp.n_experts * 3 * hp.moe_intermediate_size * hp.hidden_size
-    assert stage.values == sum(tensor.n_values for tensor in stage.tensors) - experts
-    assert stage.single == 2 * hp.moe_intermediate_size * hp.hidden_size
+    every = sum(tensor.n_values for tensor in stage.tensors)
+    assert 0 <= stage.size.fixed + stage.size.loaded - 4 * every < 1024  # and a few indices
+    assert stage.size.stacked == 4 * experts
+    assert model.outline.most(packed=False) < 4 * every
 
 
 def test_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
