@@ -1,11 +1,12 @@
 """ggml's block types: our encoders, in numpy and compiled by numba, against ggml's own C code, on the same matrix.
 
     python benchmarks/codecs.py [--types Q4_K,Q6_K] [--threads 1,2] [--runs 5] [--rows 1024] [--library libggml-base.so]
+    python benchmarks/codecs.py --decode …      decoders: gguf-py's (numpy), numba's, and C's `dequantize_row_*`
 
 One worker process for each arm makes the same matrix (and importance row) and runs what it is told; ggml's is loaded
 from the installed wheel, or from `--library`, into a worker of its own. The arms take turns, so that a drifting machine
 hurts them alike. Threads share the rows out between them; all arms release the interpreter's lock. A ratio is of the
-speeds of one turn; the table has medians over turns, and the smallest and largest ratio. MB are of float32 input.
+speeds of one turn; the table has medians over turns, and the smallest and largest ratio. MB are of float32.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from mtptools.codecs import CODECS, ggml_library, iq4, kquants, legacy
+from mtptools.codecs import CODECS, ggml, ggml_library, iq4, kquants, legacy
 
 MODULES = {name: module for module in (kquants, legacy, iq4) for name in module.TYPES}
 COLS = 2048
 Encode = Callable[[np.ndarray, str, "np.ndarray | None"], object]
+Decode = Callable[[np.ndarray, str], object]
 
 
 def c_encoder(path: str) -> Encode:
@@ -48,8 +50,21 @@ def c_encoder(path: str) -> Encode:
     return encode
 
 
-def work(arm: str, rows: int) -> None:
-    """Answers each line [type, with importance, threads] on standard input with seconds."""
+def c_decoder(path: str) -> Decode:
+    """ggml's `dequantize_row_*` of a shared object."""
+    library = ctypes.CDLL(path)
+
+    def decode(blocks: np.ndarray, codec: str) -> object:
+        out = np.empty((len(blocks), COLS), np.float32)
+        run = library["dequantize_row_" + codec.lower().replace("_k", "_K")]
+        run(ctypes.c_void_p(blocks.ctypes.data), ctypes.c_void_p(out.ctypes.data), ctypes.c_int64(out.size))
+        return out
+
+    return decode
+
+
+def encoding(arm: str, rows: int) -> Callable[[str, bool], tuple[np.ndarray, Callable[[np.ndarray], object]]]:
+    """What a type's work is: rows, and what is done with some of them."""
     random = np.random.default_rng(0)
     values = (random.standard_normal((rows, COLS)) * 0.02).astype(np.float32)
     importance = (random.random(COLS) + 0.01).astype(np.float32)
@@ -57,20 +72,42 @@ def work(arm: str, rows: int) -> None:
         encode: Encode = lambda v, codec, row: MODULES[codec].encode(v, codec, row, engine=arm)  # noqa: E731
     else:
         encode = c_encoder(arm)
+    return lambda codec, weighted: (values, lambda part: encode(part, codec, importance if weighted else None))
+
+
+def decoding(arm: str, rows: int) -> Callable[[str, bool], tuple[np.ndarray, Callable[[np.ndarray], object]]]:
+    """As `encoding`: of random bytes whose scales are finite."""
+    random = np.random.default_rng(0)
+    if arm in ("numpy", "numba"):
+        decode: Decode = lambda blocks, codec: ggml.decode(blocks.data, codec, COLS, engine=arm)  # noqa: E731
+    else:
+        decode = c_decoder(arm)
+
+    def of(codec: str, _: bool) -> tuple[np.ndarray, Callable[[np.ndarray], object]]:
+        blocks = random.integers(0, 256, (rows, CODECS[codec].row_bytes(COLS)), np.uint8) & 0x3B
+        return blocks, lambda part: decode(part, codec)
+
+    return of
+
+
+def work(arm: str, rows: int, decode: bool) -> None:
+    """Answers each line [type, with importance, threads] on standard input with seconds."""
+    task = (decoding if decode else encoding)(arm, rows)
     for line in sys.stdin:
         codec, weighted, threads = json.loads(line)
-        row = importance if weighted else None
-        encode(values[:8], codec, row)
+        values, run = task(codec, weighted)
+        run(values[:8])
         parts = np.array_split(values, threads)
         with ThreadPoolExecutor(threads) as pool:
             start = time.perf_counter()
-            list(pool.map(encode, parts, [codec] * threads, [row] * threads))
+            list(pool.map(run, parts))
             print(time.perf_counter() - start, flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--types", default=",".join(MODULES))
+    parser.add_argument("--decode", action="store_true")
+    parser.add_argument("--types")
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--rows", type=int, default=1024, help=f"of {COLS} values")
@@ -78,7 +115,7 @@ def main() -> None:
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
-        work(args.worker, args.rows)
+        work(args.worker, args.rows, args.decode)
         return
     wheel = ggml_library._library()
     if not args.library and wheel is None:
@@ -86,7 +123,7 @@ def main() -> None:
     arms = {"numpy": "numpy", "C": args.library or str(wheel[1])}
     if find_spec("numba"):
         arms["numba"] = "numba"
-    command = [sys.executable, __file__, "--rows", str(args.rows), "--worker"]
+    command = [sys.executable, __file__, *(["--decode"] if args.decode else []), "--rows", str(args.rows), "--worker"]
     workers = {
         name: subprocess.Popen([*command, arm], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
         for name, arm in arms.items()
@@ -96,8 +133,9 @@ def main() -> None:
         f"{platform.machine()}, {args.rows} x {COLS} values, medians of {args.runs} turns, ratios to C: median (range)"
     )
     print(f"{'':<20}{'threads':>8}{'C MB/s':>8}" + "".join(f"{n + ' MB/s':>12}{'ratio':>20}" for n in arms if n != "C"))
-    for codec in args.types.split(","):
-        for weighted in (False, True):
+    types = args.types.split(",") if args.types else sorted(ggml.COMPILED) if args.decode else list(MODULES)
+    for codec in types:
+        for weighted in (False,) if args.decode else (False, True):
             for threads in map(int, args.threads.split(",")):
                 seconds: dict[str, list[float]] = {name: [] for name in arms}
                 for _ in range(args.runs):

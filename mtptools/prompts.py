@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 from mtptools.errors import InputError
 
-__all__ = ["Prompt", "builtin_prompts", "load_prompts", "read_prompts", "spread"]
+__all__ = ["HALF", "Prompt", "builtin_prompts", "load_prompts", "read_prompts", "spread"]
 
 _HINT = (
     "one prompt a line, or JSONL (or a JSON list) of strings, or of objects with prompt, question, turns or text "
     "(MT-Bench, Spec-Bench, HumanEval, GSM8K)"
 )
-_HALF = re.compile("[\ud800-\udfff]")  # half a surrogate pair: no text has it
+HALF = re.compile("[\ud800-\udfff]")  # half a surrogate pair: no text has it
 
 
 class Prompt(NamedTuple):
@@ -109,7 +109,7 @@ def _prompt(record: Any, what: str, where: object) -> Prompt:
     prompt = next((field for field in fields if isinstance(field, str) and field), None)
     if prompt is None:
         raise InputError(f"{what} holds no prompt", where=where, hint=_HINT)
-    if _HALF.search(prompt):
+    if HALF.search(prompt):
         raise InputError(f"{what} holds half a character (a lone surrogate)", where=where, hint="escape it as a pair")
     return Prompt(prompt, _category(record))
 
@@ -119,7 +119,7 @@ def _category(record: Any) -> str:
     stated, task = (record.get(key) if isinstance(record, dict) else None for key in ("category", "task_id"))
     if not isinstance(stated, str):
         stated = task.rpartition("/")[0] if isinstance(task, str) else ""
-    return _HALF.sub("\ufffd", " ".join(stated.split()))
+    return HALF.sub("\ufffd", " ".join(stated.split()))
 
 
 def _first_turn(turns: Any) -> Any:

@@ -13,7 +13,7 @@ from mtptools.cli.loading import require_decodable, set_threads, wired
 from mtptools.cli.options import Running
 from mtptools.cli.output import note, on_terminal, status
 from mtptools.cli.stream_options import Streaming
-from mtptools.errors import SystemFailure, UsageError, typed
+from mtptools.errors import SystemFailure, UsageError
 from mtptools.head import is_sidecar
 from mtptools.prompts import builtin_prompts, load_prompts
 
@@ -52,12 +52,13 @@ def run_stream(
     Raises what `Streamed` and `stream` raise, UsageError, and SystemFailure when a layer does not fit in memory.
     """
     require_decodable(ckpt)
-    from mtptools.decoder.devices import describing, parse
+    from mtptools.decoder.devices import describing, parse, require_dtype
     from mtptools.decoder.stream.model import Streamed
     from mtptools.decoder.stream.run import stream, stream_layers
 
     set_threads(ckpt, running)
     devices = parse(running.device)
+    require_dtype(devices, running.dtype)
     if len(devices) > 1:
         raise UsageError(
             "one pass runs on one device",
@@ -83,14 +84,14 @@ def run_stream(
 
     with describing(devices[0], hint="--dtype bfloat16, or fewer --positions"), _progress(quiet=quiet) as say:
         model = opened(ckpt, head)
-        _require_room(model, running)
-        if streaming.layers is not None:
-            first, stop = streaming.layers
-            done = stream_layers(model, first, stop, streaming.state, say)
-            return _left(model, done, stop, streaming.state)
         twin = None
         if other is not None:
             twin = opened(ckpt, other) if is_sidecar(other) else opened(other, None)
+        _require_room(model, twin, running)
+        if streaming.layers is not None:
+            first, stop = streaming.layers
+            done = stream_layers(model, first, stop, streaming.state, say)
+            return _left(model, done, stop)
         return stream(model, k, other=twin, folder=streaming.state, controls=controls, progress=say)
 
 
@@ -103,34 +104,32 @@ def _passages(ckpt: Checkpoint, streaming: Streaming, prompts: Path | None, limi
         raise UsageError("--prompts and --text are two texts", hint="give one of them")
     vocab, context = ckpt.hparams.vocab_size, ckpt.hparams.context_length
     tokenizer = load_tokenizer(ckpt, vocab)
-    found = [passage for path in streaming.text for passage in read_passages(path, tokenizer, vocab)]
+    wanted = streaming.positions
+    found = [passage for path in streaming.text for passage in read_passages(path, tokenizer, vocab, wanted)]
     if not streaming.text:
-        found = passages_of(builtin_prompts() if prompts is None else load_prompts(prompts), tokenizer)
+        texts = builtin_prompts() if prompts is None else load_prompts(prompts)
+        found = passages_of(texts[:limit], tokenizer, wanted)
     window = min(streaming.window, context) if context else streaming.window
     return Passages.cut(found[:limit], streaming.positions, window)
 
 
-def _require_room(model: Streamed, running: Running) -> None:
+def _require_room(model: Streamed, twin: Streamed | None, running: Running) -> None:
     from mtptools.decoder.devices import free_memory, gib
 
     free = free_memory(model.device)
-    if free is not None and model.memory > free:
+    needed = model.memory + (0 if twin is None else twin.held)
+    if free is not None and needed > free:
         raise SystemFailure(
-            f"one layer and the states between layers take {gib(model.memory)}, {gib(free)} are free",
+            f"one layer and the states between layers take {gib(needed)}, {gib(free)} are free",
             where=model.ckpt.path,
             hint="--dtype bfloat16" if running.dtype == "float32" else "fewer --positions, or a larger machine",
         )
 
 
-def _left(model: Streamed, done: range, stop: int, state: Path | None) -> dict[str, Any]:
+def _left(model: Streamed, done: range, stop: int) -> dict[str, Any]:
     """What running some layers gives."""
-    where = typed(state) if state is not None else "DIR"
-    rest = f" --layers {stop}:{model.n_layers}" if stop < model.n_layers else ""
-    return {
-        "layers": [done.start, done.stop],
-        "of": model.n_layers,
-        "next": f"mtptools verify {typed(model.ckpt.path)} --stream --state {where}{rest}, with the same text",
-    }
+    rest = f"with --layers {stop}:{model.n_layers}" if stop < model.n_layers else "without --layers"
+    return {"layers": [done.start, done.stop], "of": model.n_layers, "next": f"the same command {rest}"}
 
 
 @contextmanager

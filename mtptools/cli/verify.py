@@ -105,8 +105,10 @@ def command(
         raise UsageError("--stream is one pass in place of --parity", hint="give one of them")
     for name in (*PARITY_FLAGS, *DECODER_FLAGS):
         if ctx.get_parameter_source(name) is stated and not parity and (streaming is None or name in PARITY_FLAGS):
-            also = "" if name in PARITY_FLAGS else " or --stream"
-            raise UsageError(f"--{name.replace('_', '-')} needs --parity{also}", hint="add --parity")
+            option, also = f"--{name.replace('_', '-')}", "" if name in PARITY_FLAGS else " or --stream"
+            if streaming is not None:
+                raise UsageError(f"{option} is of --parity, not of --stream", hint=f"leave out {option}")
+            raise UsageError(f"{option} needs --parity{also}", hint="add --parity")
     if (sampling is not None and not parity) or (wiring and not parity and streaming is None):
         raise UsageError("sampling and wiring options need --parity", hint="add --parity")
     if min_acceptance and min_acceptance.endswith("%") and baseline is None and against is None:

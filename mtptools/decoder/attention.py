@@ -2,23 +2,44 @@
 
 Formulas: transformers 5.23, `Qwen3_5Attention` (gate, norm), `Glm4MoeAttention` (biases, norm) and `Qwen2Attention`
 (biases). Keys are read in chunks of 64 with an online softmax, so that a query's arithmetic depends on its own
-position alone.
+position alone: by one kernel for all chunks where the kernels run, else by torch, a chunk after the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache as remembered
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from mtptools.decoder.cache import CHUNK, BranchCache, KVCache
+from mtptools.decoder.kernels import unavailable
 from mtptools.decoder.ops import Arithmetic, aligned
 from mtptools.decoder.packed import Weight
 from mtptools.decoder.rope import Rope
 
-__all__ = ["Attention", "AttentionWeights", "attend", "own_keys", "padded"]
+__all__ = ["Attention", "AttentionWeights", "attend", "fused", "own_keys", "padded"]
+
+
+@remembered
+def _kernels_run(device: torch.device) -> bool:
+    """On a CPU they could in triton's interpreter alone: tests ask for that."""
+    return device.type == "cuda" and unavailable(device) is None
+
+
+def fused(cache: KVCache) -> ModuleType | None:
+    """`kernels.attention`, where kernels read a cache by themselves; None where torch does, a chunk at a time.
+
+    Keys that rows have beside the text's are read by torch.
+    """
+    if isinstance(cache, BranchCache) or not _kernels_run(cache.device):
+        return None
+    from mtptools.decoder.kernels import attention  # imports triton: not before it is run
+
+    return attention
 
 
 def _masks(device: torch.device) -> Tensor:
@@ -38,6 +59,10 @@ def attend(arithmetic: Arithmetic, queries: Tensor, cache: KVCache, last: list[i
     last     per row, the last cache slot it may see; below 0 for none, only of branches, which have keys of their own
     returns  [rows, n_heads, value_dim]
     """
+    kernels = fused(cache)
+    if kernels is not None:
+        found: Tensor = kernels.attend(queries, cache, last)
+        return found
     tile = arithmetic.tile
     if len(last) == tile:
         return _attend_tile(queries, cache, last, own_keys(cache, 0, tile, 0))

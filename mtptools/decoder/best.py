@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from mtptools.decoder.ops import BLOCK, HEAD_CHUNK, TILE, Arithmetic
-from mtptools.decoder.packed import Weight, dense
+from mtptools.decoder.packed import Weight
 
 __all__ = ["Best", "best"]
 
 ROWS: Final = 256
-"""Rows of logits held at a time: with a part of the vocabulary 8 MB."""
+"""Rows of logits held at a time, each of a part of the vocabulary."""
 
 LOGIT_BYTES: Final = 36
 """That a logit takes while it is looked at: once in float32, and what is made of it in float64."""
@@ -29,7 +29,6 @@ class Best:
     top, margin    float32: the best logit, and how much less the runner-up has
     spread         float64: log of the sum of exponentials
     wanted         float32: the logit of a given token, NaN where none was given
-    others         float32 [rows, 2]: what another matrix gives the first and the second; NaN without one
     divergence     float64: Kullback-Leibler divergence of the other's distribution from this one, NaN without one
     """
 
@@ -39,13 +38,16 @@ class Best:
     margin: Tensor
     spread: Tensor
     wanted: Tensor
-    others: Tensor
     divergence: Tensor
 
     @property
     def log_likelihood(self) -> Tensor:
         """Natural log of the probability of the given token, float64 [rows]."""
         return self.wanted.double() - self.spread
+
+    def part(self, start: int, stop: int) -> Best:
+        """Some of the rows."""
+        return Best(*(getattr(self, name)[start:stop] for name in Best.__slots__))
 
 
 class _Running:
@@ -57,7 +59,6 @@ class _Running:
 
         self.value = full(float("-inf"), torch.float32, 2)  # of the first and the second
         self.token = full(-1, torch.int64, 2)
-        self.other = full(float("nan"), torch.float32, 2)
         self.peak, self.peak_other = full(float("-inf"), torch.float64), full(float("-inf"), torch.float64)
         self.total, self.total_other = full(0, torch.float64), full(0, torch.float64)
         self.gap = full(0, torch.float64)  # sum of exp(a - peak) * (a - b)
@@ -82,9 +83,9 @@ class _Running:
             self.total_other *= (before - self.peak_other).exp_()
             self.total_other += (twin - self.peak_other[:, None]).exp_().sum(1)
             self.gap = self.gap * decay + shares.mul_(wide - twin).sum(1)
-        self._take(logits, start, other)
+        self._take(logits, start)
 
-    def _take(self, logits: Tensor, start: int, other: Tensor | None) -> None:
+    def _take(self, logits: Tensor, start: int) -> None:
         """The two best of this part, behind the two best so far: of equals the lower token stays in front."""
         n = min(2, logits.shape[1])
         rest = logits.clone()
@@ -94,12 +95,10 @@ class _Running:
             found.append(at)
             rest.scatter_(1, at, float("-inf"))
         tokens = torch.cat(found, dim=1)
-        twin = self.other[:, :n] if other is None else other.gather(1, tokens)
         values = torch.cat((self.value, logits.gather(1, tokens)), dim=1)
         order = values.argsort(dim=1, descending=True, stable=True)[:, :2]
         self.value = values.gather(1, order)
         self.token = torch.cat((self.token, tokens + start), dim=1).gather(1, order)
-        self.other = torch.cat((self.other, twin), dim=1).gather(1, order)
 
     def best(self, compared: bool) -> Best:
         spread = self.peak + self.total.log()
@@ -113,7 +112,6 @@ class _Running:
             self.value[:, 0] - self.value[:, 1],
             spread,
             self.wanted,
-            self.other,
             divergence,
         )
 
@@ -127,27 +125,36 @@ def best(
 ) -> Best:
     """Of states [rows, hidden] times output [vocab, hidden], in float32.
 
-    wanted  a token per row;  other  states and output of another model with the same vocabulary, to compare with
+    wanted  a token of each of the first rows
+    other   states and output of another model with the same vocabulary, to compare with
     """
     rows, width = states.shape
     parts = [slice(at, min(at + ROWS, rows)) for at in range(0, max(rows, 1), ROWS)]
     running = [_Running(part.stop - part.start, states.device) for part in parts]
-    tokens = None if wanted is None else torch.tensor(wanted, dtype=torch.int64, device=states.device)
+    tokens = None
+    if wanted is not None:
+        tokens = torch.tensor([*wanted, *[-1] * (rows - len(wanted))], dtype=torch.int64, device=states.device)
     step = vocabulary_step(ops, width)
     for start in range(0, output.shape[0], step):
-        chunk = dense(output[start : start + step]).float()
-        twin = None if other is None else dense(other[1][start : start + step]).float()
+        chunk = ops.ready(_rows(output, start, step))
+        twin = None if other is None else ops.ready(_rows(other[1], start, step))
         for part, known in zip(parts, running, strict=True):
             if part.start == part.stop:
                 continue
-            compared = None if other is None or twin is None else ops.linear(other[0][part], twin)
-            known.add(ops.linear(states[part], chunk), start, None if tokens is None else tokens[part], compared)
+            compared = None if other is None or twin is None else ops.logits(other[0][part], twin)
+            known.add(ops.logits(states[part], chunk), start, None if tokens is None else tokens[part], compared)
     found = [known.best(other is not None) for known in running]
     if len(found) == 1:
         return found[0]
     return Best(*(torch.cat([getattr(one, name) for one in found]) for name in Best.__slots__))
 
 
+def _rows(output: Weight, start: int, n: int) -> Weight:
+    """n rows of an output matrix, as it is held."""
+    stop = min(start + n, output.shape[0])
+    return output[start:stop] if isinstance(output, Tensor) else output.picked([(start, stop)])
+
+
 def vocabulary_step(ops: Arithmetic, width: int) -> int:
-    """Rows of the output matrix at a time: those that `Arithmetic.logits` takes, for the same bits."""
-    return max(BLOCK // width // TILE * TILE, TILE) if ops.tile == 1 else HEAD_CHUNK
+    """Rows of the output matrix at a time: on the CPU those that `Arithmetic.logits` takes, for the same bits."""
+    return max(BLOCK // width // TILE * TILE, TILE) if ops.device.type == "cpu" else HEAD_CHUNK

@@ -48,6 +48,7 @@ class KVCache:
         self.device = device
         self.chunks: list[Tensor] = []
         self.length = 0
+        self._pages: Tensor | None = None
 
     def append(self, rows: Tensor) -> None:
         """Write rows [rows, n_kv_heads, width], keys before values, after the last one."""
@@ -65,6 +66,15 @@ class KVCache:
     def read(self, chunk: int) -> tuple[Tensor, Tensor]:
         """Float32 keys [n_kv_heads, 64, key_dim] and values [n_kv_heads, 64, value_dim]."""
         return self.parted(self.chunks[chunk].float())
+
+    @property
+    def pages(self) -> Tensor:
+        """int64 [chunks]: their addresses, for a kernel that reads them where they are: a chunk is never moved."""
+        if self._pages is None or len(self._pages) != len(self.chunks):
+            self._pages = torch.tensor(
+                [chunk.data_ptr() for chunk in self.chunks], dtype=torch.int64, device=self.device
+            )
+        return self._pages
 
     def stored(self, rows: Tensor) -> Tensor:
         """Rows as they are kept."""

@@ -6,6 +6,7 @@ Which schemes there are, and how scales lie over codes, is `mtptools.quantized`'
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 from typing import Any, Final
 
@@ -40,6 +41,8 @@ def codes_of(name: str, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
         if scheme.group != _STEP or 2 * weight.shape[-1] % _STEP:
             return None
         return Codes(Form("FP4_E8M0", _STEP), lambda a, b: (_raw(weight, a, b), _raw(scale, a, b)))
+    if scale.codec == "U8":  # exponents, as bytes
+        scale = replace(scale, codec="F8_E8M0")
     laid = lay(weight, weight.shape, scale, scheme.group, block_of(config))
     if not _whole(weight.shape[-1], laid.width):
         return None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mtptools.decoder.attention import own_keys, padded
+from mtptools.decoder.attention import fused, own_keys, padded
 from mtptools.decoder.cache import CHUNK, BranchCache, KVCache
 from mtptools.decoder.compressor import Compressor, WindowCache, turn
 from mtptools.decoder.indexer import Indexer
@@ -44,6 +44,11 @@ def attend_sink(ops: Arithmetic, queries: Tensor, sinks: Tensor, sights: Sequenc
     queries  [rows, n_heads, dim], already scaled;  sinks  [n_heads], the sinks' scores
     returns  [rows, n_heads, dim]
     """
+    kernels = fused(sights[0].keys)
+    if kernels is not None:
+        views = [(sight.keys, sight.first, sight.seen) for sight in sights]
+        found: Tensor = kernels.attend_sink(queries, sinks, views)
+        return found
     rows, tile = queries.shape[0], ops.tile
     parts = []
     for start in range(0, rows, tile):

@@ -7,6 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 import torch
@@ -15,6 +16,8 @@ from mtptools.decoder.kernels import OLDEST
 from mtptools.errors import SystemFailure, UsageError
 
 __all__ = ["describing", "free_memory", "gib", "parse", "require_dtype"]
+
+_GROUP: Final = Path("/sys/fs/cgroup")
 
 _NAME: Final = re.compile(r"(cpu|cuda)(?::(\d{1,3}))?")
 _ARCH: Final = re.compile(r"(sm|compute)_(\d+)(\d)[af]?")
@@ -157,6 +160,22 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def _free_host_memory() -> int | None:
+    """What the system has left, and a container's limit lets through."""
+    found = [free for free in (_free_of_system(), _free_of_group()) if free is not None]
+    return min(found, default=None)
+
+
+def _free_of_group() -> int | None:
+    """Under a control group's limit (version 2; files that can be given back count as free)."""
+    try:
+        told = {name: (_GROUP / f"memory.{name}").read_text(encoding="ascii") for name in ("max", "current", "stat")}
+        files = re.search(r"^inactive_file (\d+)$", told["stat"], re.MULTILINE)
+        return int(told["max"]) - int(told["current"]) + (int(files[1]) if files else 0)
+    except (OSError, ValueError):  # no such group, or "max": no limit
+        return None
+
+
+def _free_of_system() -> int | None:
     with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", encoding="ascii") as file:  # Linux
         for line in file:
             if line.startswith("MemAvailable:"):

@@ -32,7 +32,7 @@ from mtptools.decoder.weights_gguf import GgufWeights
 from mtptools.decoder.weights_hf import HfWeights
 from mtptools.gguf_blocks import gguf_blocks, head_blocks
 
-__all__ = ["Estimate", "Size", "Unread", "cache_bytes", "estimate", "sizes_of", "unread"]
+__all__ = ["Estimate", "Size", "Unread", "cache_bytes", "estimate", "head_layers", "sizes_of", "unread"]
 
 _NOWHERE: Final = torch.device("meta")
 _HOST: Final = torch.device("cpu")
@@ -124,7 +124,7 @@ def estimate(ckpt: Checkpoint, head: Checkpoint | None, dtype: torch.dtype, kind
     with torch.inference_mode():
         trunk = builder.trunk()
         holder, loader = (ckpt, builder) if head is None else (head, unread(head, dtype))
-        layers = _head_layers(trunk, loader, holder)
+        layers = head_layers(trunk, loader, holder)
     seen: dict[int, object] = {}
 
     def held(*roots: object) -> Size:
@@ -195,7 +195,7 @@ def unread(ckpt: Checkpoint, dtype: torch.dtype) -> Builder:
     return builder
 
 
-def _head_layers(trunk: Trunk, builder: Builder, ckpt: Checkpoint) -> list[HeadLayer]:
+def head_layers(trunk: Trunk, builder: Builder, ckpt: Checkpoint) -> list[HeadLayer]:
     # As in loading: a sidecar GGUF may bring its own embedding and output matrix.
     alone = ckpt.dialect == "gguf" and set(gguf_blocks(ckpt)) == set(head_blocks(ckpt))
     seen = builder.beside(trunk) if alone and builder.source.head_depth else trunk

@@ -35,6 +35,12 @@ class Free(Arithmetic):
     def rows(self, fn: Callable[[Tensor], Tensor], x: Tensor, tile: int | None = None) -> Tensor:
         return fn(x)
 
+    def ready(self, weight: Weight) -> Weight:
+        return dense(weight)
+
+    def logits(self, x: Tensor, weight: Weight) -> Tensor:
+        return functional.linear(x, dense(weight).float())
+
     def linear(self, x: Tensor, weight: Weight, index: int | None = None) -> Tensor:
         values = dense(weight if index is None else matrix(weight, index))
         return functional.linear(x.to(values.dtype), values).float()

@@ -36,6 +36,8 @@ from mtptools.vocab.maps import DraftVocabulary
 
 __all__ = [
     "check_claimed",
+    "check_fits",
+    "check_known",
     "family_wiring",
     "head_of",
     "load_model",
@@ -85,7 +87,7 @@ def load_model(
     devices = parse(device) if isinstance(device, str) else device.devices
     for one in (ckpt, head):
         if one is not None:
-            _check_known(one)
+            check_known(one)
     how = _how(weights, ckpt, head, devices, dtype)
     if isinstance(device, str) and len(devices) > 1:
         device = plan_memory(ckpt, head, devices, dtype, weights=how).placement
@@ -116,7 +118,7 @@ def with_head(model: Model, head: Checkpoint, *, wiring: HeadWiring | None = Non
     shapes are those that were tested when the model was loaded with a head of its own. Raises what `load_model` raises
     of a head.
     """
-    _check_known(head)
+    check_known(head)
     how = how_held(model.trunk.output)
     loader = _builder(source_of(head), head, model.arithmetic.device, model.dtype, how, None)
     with torch.inference_mode():
@@ -145,7 +147,7 @@ def head_of(
     """The head that `holder` has, None for none; `hparams` are the trunk's."""
     if not loader.source.head_depth:
         return None
-    _check_fit(hparams, holder)
+    check_fits(hparams, holder)
     # llama.cpp drafts from a file of its own with that file's embedding and output matrix.
     alone = holder.dialect == "gguf" and set(gguf_blocks(holder)) == set(head_blocks(holder))
     built = loader.head(loader.beside(trunk) if alone else trunk, wiring or family_wiring(holder))
@@ -159,7 +161,7 @@ def family_wiring(ckpt: Checkpoint) -> HeadWiring:
     return HeadWiring(stated.concat, stated.tap, stated.recycle, stated.mask_first, stated.recurrence)
 
 
-def _check_known(ckpt: Checkpoint) -> None:
+def check_known(ckpt: Checkpoint) -> None:
     """Another architecture's formulas may fit the same names: only the ones that are known are run."""
     reason = undecodable(ckpt)
     if reason:
@@ -231,7 +233,7 @@ def check_claimed(source: WeightSource, kind: str) -> None:
         )
 
 
-def _check_fit(ours: HParams, head: Checkpoint) -> None:
+def check_fits(ours: HParams, head: Checkpoint) -> None:
     theirs = head.hparams
     fields = ("family", "hidden_size", "vocab_size")
     findings = [

@@ -35,8 +35,14 @@ CONTEXT: Final = 8192
 _PASS: Final = 256
 """Rows of the largest pass (`speculate.PREFILL`)."""
 
+_PINNED: Final = 1.6
+"""Pinned memory by what is asked for: torch rounds each plane up to a power of two, 1.46 to 1.6 at a 27B's shapes."""
+
 _COPIES: Final = 6
 """Of the residual stream that a layer has at a time, each norm's and product's among them."""
+
+_SCRATCH: Final = 32 << 20
+"""`kernels.table.SCRATCH`, which takes triton to import."""
 
 _CUDA: Final = 512 << 20
 """What CUDA, its libraries and the allocator's gaps take of a GPU: an allowance, not a measurement."""
@@ -273,7 +279,7 @@ def _planned(
     host = None
     if away:
         packed = sum(one.packed for one in (sizes.embed, *sizes.layers))
-        host = DevicePlan(torch.device("cpu"), (("layers", packed),), free_memory(torch.device("cpu")))
+        host = DevicePlan(torch.device("cpu"), (("layers", round(packed * _PINNED)),), free_memory(torch.device("cpu")))
     return MemoryPlan(tuple(plans), placement, mode, "", context, host)
 
 
@@ -296,5 +302,5 @@ def _temporary(sizes: Estimate, mode: str, context: int, k: int, on_gpu: bool) -
     lines.append(("weights at work", decoded.get(mode, 0) + 4 * CHUNK_VALUES))
     if on_gpu:
         wider = HEAD_CHUNK * sizes.hidden * 4 if mode == "loaded" and sizes.itemsize < 4 else 0
-        lines.append(("CUDA itself", _CUDA + wider))
+        lines += [("CUDA itself", _CUDA + wider), ("attention at work", _SCRATCH)]
     return lines

@@ -131,6 +131,10 @@ class Arithmetic:
         parts = [functional.linear(narrow[at : at + tile], weight) for at in range(0, n, tile)]
         return (parts[0] if len(parts) == 1 else torch.cat(parts))[:n].float()
 
+    def ready(self, weight: Weight) -> Weight:
+        """The weight to make many products with: decoded once, unless it is multiplied as it is held."""
+        return weight if isinstance(weight, Tensor) or weight.at_once else weight.dense()
+
     @staticmethod
     def _own(x: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor | None:
         """By a kernel that reads the weight as it is held; None where there is none."""

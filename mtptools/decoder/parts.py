@@ -22,8 +22,8 @@ from mtptools.vocab.maps import DraftVocabulary
 
 __all__ = ["Codes", "Form", "Part", "Scope", "WeightSource", "check_fit", "cut", "fill", "loaded", "not_finite"]
 
-CHUNK_VALUES: Final = 8 << 20
-"""Values decoded at a time: 32 MB of float32."""
+CHUNK_VALUES: Final = 1 << 19
+"""Values decoded at a time: 2 MB of float32, which stay in the cache until they are where they belong."""
 
 Scope = tuple[str, int]
 """("top", 0), ("layer", n) of the trunk, or ("head", d)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,13 +15,14 @@ from mtptools.decoder.acceptance import Acceptance
 from mtptools.decoder.controls import ControlResult
 from mtptools.decoder.kernels import unavailable
 from mtptools.decoder.model import Model
+from mtptools.decoder.ops import Arithmetic
 from mtptools.decoder.packed import how_held
 from mtptools.decoder.parity import Parity
 from mtptools.decoder.probe import Probed
 from mtptools.decoder.resident import kernels
 from mtptools.decoder.sampling import Sampling
 
-__all__ = ["DecoderReport", "SampledAcceptance", "digest_prompts", "fingerprint"]
+__all__ = ["DecoderReport", "SampledAcceptance", "digest_prompts", "fingerprint", "surroundings"]
 
 
 @dataclass(frozen=True)
@@ -103,12 +104,18 @@ def digest_prompts(prompts: Sequence[Sequence[int]]) -> str:
 
 def fingerprint(model: Model) -> dict[str, Any]:
     """What the bits may depend on."""
-    device = model.arithmetic.device
+    held = {how_held(weight) for block in model.trunk.blocks for _, weight in block.matrices()}
+    return surroundings(model.arithmetic, model.dtype, held)
+
+
+def surroundings(arithmetic: Arithmetic, dtype: torch.dtype, held: Collection[str]) -> dict[str, Any]:
+    """Machine, versions and tiles; `held` says how matrices are."""
+    device = arithmetic.device
     found: dict[str, Any] = {
         "torch": torch.__version__,
         "device": str(device),
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "arithmetic": model.arithmetic.policy,
+        "dtype": str(dtype).removeprefix("torch."),
+        "arithmetic": arithmetic.policy,
         "threads": torch.get_num_threads(),
         "machine": platform.machine(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
@@ -118,9 +125,9 @@ def fingerprint(model: Model) -> dict[str, Any]:
         found["capability"] = ".".join(map(str, torch.cuda.get_device_capability(device)))
         found["cuda"] = torch.version.cuda
         found["driver"] = _driver()
-    kinds = {how_held(weight) for block in model.trunk.blocks for _, weight in block.matrices()}
-    found["weights"] = sorted(kinds)
-    if kinds & {"resident", "offloaded"} and unavailable(device) is None:
+    found["weights"] = sorted(held)
+    kernels_run = device.type == "cuda" or set(held) & {"resident", "offloaded"}
+    if kernels_run and unavailable(device) is None:
         table = kernels().fingerprint()
         found |= table | {"tiles_digest": hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()}
     return found

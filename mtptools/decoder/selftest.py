@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from mtptools.decoder.attention import attend
+from mtptools.decoder.attention import attend, fused
 from mtptools.decoder.cache import CHUNK, KVCache
 from mtptools.decoder.compressed import CompressedAttention
 from mtptools.decoder.hyper import HyperBlock
@@ -75,7 +75,7 @@ def self_test(model: Model) -> None:
         if not isinstance(cache, KVCache):
             continue
         heads = mixer.n_heads
-        shape = ("attention", heads, cache.shape, cache.shared, model.dtype, ops)
+        shape = ("attention", heads, cache.shape, cache.shared, cache.dtype, ops, fused(cache) is None)
         if shape not in _PASSED:
             _check_attention(ops, heads, cache)
             _PASSED.add(shape)
@@ -195,16 +195,28 @@ def check_rows(fn: Callable[[Tensor], Tensor], width: int, what: str, device: to
 
 
 def _check_attention(ops: Arithmetic, n_heads: int, cache: KVCache) -> None:
+    """Rows around the edges of chunks, alone, and among others when more of the text is there."""
     generator = torch.Generator().manual_seed(1)
     n_kv_heads, _, width = cache.shape
-    cache.append(torch.randn((2 * CHUNK + 3, n_kv_heads, width), generator=generator).to(ops.device))
-    queries = torch.randn((6, n_heads, cache.key_dim), generator=generator).to(ops.device)
-    for edge in (CHUNK, 2 * CHUNK):
-        last = list(range(edge - 3, edge + 3))
-        together = attend(ops, queries, cache, last)
-        for row, end in enumerate(last):
-            if not torch.equal(attend(ops, queries[row : row + 1], cache, [end])[0], together[row]):
-                raise _moved(f"attention with {n_heads} heads of {cache.key_dim} on {ops.device}", f"slot {end}")
+    kernels = fused(cache)
+    edges = [CHUNK, 2 * CHUNK] if kernels is None else [CHUNK, 2 * CHUNK, kernels.ATTENTION.segment]
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(ops.device)
+
+    queries = random(max(ROW_COUNTS), n_heads, cache.key_dim)
+    for edge in edges:
+        cache.append(random(edge + 3 - cache.length, n_kv_heads, width))
+        last = [edge - 3 + row % 6 for row in range(len(queries))]
+        alone = [attend(ops, queries[row : row + 1], cache, [end])[0] for row, end in enumerate(last)]
+        cache.append(8 * random(CHUNK, n_kv_heads, width))
+        for count in ROW_COUNTS:
+            together = attend(ops, queries[:count], cache, last[:count])
+            for row in range(count):
+                if not torch.equal(together[row], alone[row]):
+                    what = f"attention with {n_heads} heads of {cache.key_dim} on {ops.device}"
+                    raise _moved(what, f"slot {last[row]}, row {row} of {count}")
+        cache.rollback(edge + 3)
 
 
 def _moved(what: str, where: str) -> SystemFailure:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import exp
 from typing import TYPE_CHECKING
 
 from mtptools.report.threshold import DEAD, Threshold
 
 if TYPE_CHECKING:
+    from mtptools.decoder.acceptance import Acceptance
     from mtptools.decoder.stream.rates import Rates
     from mtptools.decoder.stream.report import Compared, StreamReport, TrunkFacts
 
@@ -32,6 +34,8 @@ def stream_failures(report: StreamReport, threshold: Threshold) -> list[str]:
     if base is not None and report.compared is not None:
         pairs = zip(rates.conditional, rates.error, base.conditional, base.error, strict=False)
         for number, (ours, error, theirs, base_error) in enumerate(pairs, 1):
+            if not (rates.tried[number - 1] and base.tried[number - 1]):
+                continue
             if threshold.short(ours, error, theirs, base_error):
                 out.append(
                     f"L3 acceptance: draft {number}: {ours:.1%} where all before it were right, "
@@ -52,8 +56,11 @@ def stream_lines(report: StreamReport) -> list[str]:
         f"trunk          {_trunk(report.trunk)}",
     ]
     if report.rates is not None:
-        own = "text of the model's own" if report.own_text else "text that the trunk would not always have written"
-        lines += [f"L3 acceptance  expected, on {own}", "", *_rates(report.rates), ""]
+        if report.own_text:
+            lines += ["L3 acceptance  on text of the model's own: at each k, what the loop counts", ""]
+        else:
+            lines += ["L3 acceptance  expected, on text that the trunk would not always have written", ""]
+        lines += [*_rates(report.rates, report.walked), ""]
     if report.compared is not None:
         lines += _compared(report.compared)
     for control in report.controls:
@@ -82,13 +89,16 @@ def _trunk(facts: TrunkFacts) -> str:
     )
 
 
-def _rates(rates: Rates) -> list[str]:
-    """A Markdown table: one row per draft of a step."""
+def _rates(rates: Rates, walked: Sequence[Acceptance] = ()) -> list[str]:
+    """A Markdown table: one row per draft of a step; the loop's own counts where they are known."""
     head = ["draft", "tried", "right, if all before it were", "of all steps", "rate at k", "mean length at k"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for n, tried in enumerate(rates.tried):
         cells = [str(n + 1), str(tried), f"{rates.conditional[n]:.1%} ± {rates.error[n]:.1%}"]
-        cells += [f"{rates.per_position[n]:.1%}", f"{rates.rate(n + 1):.1%}", f"{rates.mean_length(n + 1):.2f}"]
+        rate, length = rates.rate(n + 1), rates.mean_length(n + 1)
+        if n < len(walked):
+            rate, length = walked[n].rate, walked[n].mean_length
+        cells += [f"{rates.per_position[n]:.1%}", f"{rate:.1%}", f"{length:.2f}"]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 
@@ -102,8 +112,8 @@ def _compared(other: Compared) -> list[str]:
         worst = sorted(range(len(other.drift)), key=lambda n: other.drift[n] - (other.drift[n - 1] if n else 0.0))
         steps = ", ".join(f"layer {n}" for n in sorted(worst[-WORST_LAYERS:]))
         lines.append(
-            f"               first choice differs at {other.flips} position(s), {other.ties} of them within the noise "
-            f"of margins ({other.noise:.3f}); divergence {other.divergence:.2e} nats, at most {other.largest:.2e}"
+            f"               first choice differs at {other.flips} position(s), by margins of {other.flip_median:.3f} "
+            f"(median) to {other.flip_most:.3f}; divergence {other.divergence:.2e} nats, at most {other.largest:.2e}"
         )
         lines.append(
             f"               states differ by {other.drift[-1]:.2%} after the last layer, most of it from {steps}"

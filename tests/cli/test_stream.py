@@ -233,10 +233,10 @@ def test_layers(run: Run, own: Path, tmp_path: Path) -> None:
     partial = json.loads(out)
     assert partial["layers"] == [0, 2]
     assert partial["of"] == LAYERS
-    assert f"verify {FULL} --stream --state {state} --layers 2:4" in partial["next"]
+    assert partial["next"] == "the same command with --layers 2:4"
     code, out, _ = run("verify", FULL, "--stream", *text, "--layers", "2:4", "--state", state)
     assert code == 0
-    assert f"verify {FULL} --stream --state {state}, with the same text" in out
+    assert "the same command without --layers" in out
     code, joined = stream(run, FULL, *text, "--state", state)
     assert code == 0
     assert joined["stream"]["layers"] == []

@@ -59,6 +59,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA Thing")
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        monkeypatch.setattr("mtptools.decoder.kernels.launcher_missing", lambda: None)
         monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: list(codes))
         monkeypatch.setattr(devices.torch, "empty", empty)
 

@@ -239,7 +239,7 @@ FLAGS = ("--offload", "--stream")
 @pytest.mark.parametrize(
     ("gpus", "options", "hint"),
     [
-        ((24,), {"context": 131072}, "--context 32768"),
+        ((24,), {"context": 131072}, "--context 65536"),
         ((18.5,), {"context": 131072}, "--context 8192"),
         ((18.5,), {"context": 131072, "least": 20000}, "--offload"),
         ((18.5,), {"context": 8192, "dtype": "float32"}, "--context 4096"),
@@ -299,6 +299,7 @@ def test_layers_over_several_gpus(large: Callable[[str], Checkpoint], machine: C
 @pytest.mark.parametrize(("capability", "able"), [((9, 0), True), ((7, 5), False)])
 def test_what_the_kernels_read(capability: tuple[int, int], able: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr("mtptools.decoder.kernels.launcher_missing", lambda: None)
     kinds, missing = memory._kernels([CUDA])
     if find_spec("triton") is None:
         assert (kinds, missing) == ((), "triton is not installed")

@@ -75,6 +75,10 @@ def test_where_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = torch.device("cuda:0")
     assert kernels.unavailable(CPU) is None, "these tests run in the interpreter"
     assert kernels.unavailable(torch.device("mps")) == "they are for CUDA, and this is mps"
+    if not torch.cuda.is_available():
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+        assert "cannot build its launcher" in str(kernels.unavailable(gpu)), "there is no driver here"
+    monkeypatch.setattr(kernels, "launcher_missing", lambda: None)
     for capability, reason in {(7, 5): "compute capability 7.5 is below 8.0", (8, 0): None, (12, 0): None}.items():
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, c=capability: c)
         assert kernels.unavailable(gpu) == reason

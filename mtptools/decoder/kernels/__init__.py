@@ -6,6 +6,7 @@
     tiles…     values of a piece of a matrix, one function for each kind
     table      the function and the tile sizes of each kind
     programs   the product, and the values of a whole matrix
+    programs_attention   attention: a row and a segment of the keys, all segments of a row;  attention   its way in
     launch     the way in: `product`, `grouped`, `values`
 
 `layouts` and `apart` need no triton; `launch` does, and is imported where `unavailable` says None.
@@ -15,12 +16,13 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import cache
 from importlib.util import find_spec
 from typing import Final
 
 import torch
 
-__all__ = ["OLDEST", "OLDEST_TRITON", "unavailable"]
+__all__ = ["OLDEST", "OLDEST_TRITON", "launcher_missing", "unavailable"]
 
 OLDEST: Final = (8, 0)
 """The first compute capability with bfloat16 matrix instructions."""
@@ -47,6 +49,18 @@ def unavailable(device: torch.device) -> str | None:
     capability = torch.cuda.get_device_capability(device)
     if capability < OLDEST:
         return f"compute capability {'.'.join(map(str, capability))} is below {'.'.join(map(str, OLDEST))}"
+    return launcher_missing()
+
+
+@cache
+def launcher_missing() -> str | None:
+    """Why triton cannot launch anything: it builds its launcher with a C compiler when it is first asked for."""
+    from triton.runtime import driver
+
+    try:
+        _ = driver.active.utils
+    except Exception as error:  # whatever a compiler, a linker or a driver says
+        return f"triton cannot build its launcher, which takes a C compiler and Python's headers: {error}"
     return None
 
 

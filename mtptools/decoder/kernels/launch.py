@@ -8,6 +8,7 @@ of the slab, the compute dtype. The number of rows chooses how many programs run
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from functools import cache
 from typing import Any, Final
 
@@ -19,9 +20,9 @@ from torch import Tensor
 from mtptools.decoder.kernels import programs
 from mtptools.decoder.kernels.layouts import KINDS, Slab
 from mtptools.decoder.kernels.numbers import INTERPRETED
-from mtptools.decoder.kernels.table import BLOCK_M, FUNCTIONS, TILES, Tile
+from mtptools.decoder.kernels.table import ATTENTION, BLOCK_M, FUNCTIONS, TILES, Tile
 
-__all__ = ["BLOCK_M", "TILES", "fingerprint", "grouped", "product", "values"]
+__all__ = ["BLOCK_M", "TILES", "current", "fingerprint", "grouped", "product", "values"]
 
 _DTYPES: Final = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
@@ -59,7 +60,7 @@ def values(slab: Slab, dtype: torch.dtype) -> Tensor:
     if n:
         tile, kind = TILES[slab.kind], KINDS[slab.kind]
         grid = (-(-n // tile.block_n), -(-k // kind.step))
-        with _current(slab.device):
+        with current(slab.device):
             programs.values[grid](_planes(slab), out, n, block_n=tile.block_n, **_constants(slab), **_options(tile))
     return out.to(dtype)
 
@@ -70,7 +71,7 @@ def _launch(x: Tensor, slab: Slab, n: int, experts: Tensor | None, dtype: torch.
         x = x.contiguous()
         x = x.clone() if x.data_ptr() % 16 else x  # triton compiles another program for other addresses
         grid = (-(-m // BLOCK_M), -(-n // tile.block_n))
-        with _current(slab.device):
+        with current(slab.device):
             programs.product[grid](
                 *(x, _planes(slab), experts, out, m, n, out.stride(0), at),
                 steps=tile.steps(KINDS[slab.kind].step, slab.shape[1]),
@@ -82,7 +83,7 @@ def _launch(x: Tensor, slab: Slab, n: int, experts: Tensor | None, dtype: torch.
     return out
 
 
-def _current(device: torch.device) -> AbstractContextManager[Any]:
+def current(device: torch.device) -> AbstractContextManager[Any]:
     """triton launches on the current device, whatever the tensors' is."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
@@ -118,9 +119,14 @@ def _grid(kind: str, device: torch.device) -> Tensor:
 
 
 def fingerprint() -> dict[str, Any]:
-    """What the bits of a product depend on, beside the device: triton's version and the tile table."""
+    """What bits depend on, beside the device: triton's version, the tile table, the sizes of attention."""
     table = {
         kind: f"{BLOCK_M} x {t.block_n} x {KINDS[kind].width} of {t.span}, {t.warps} warps, {t.stages} stages"
         for kind, t in TILES.items()
     }
-    return {"triton": triton.__version__, "interpreted": bool(INTERPRETED), "tiles": table}
+    return {
+        "triton": triton.__version__,
+        "interpreted": bool(INTERPRETED),
+        "tiles": table,
+        "attention": asdict(ATTENTION),
+    }

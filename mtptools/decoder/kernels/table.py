@@ -9,7 +9,7 @@ from mtptools.decoder.kernels import tiles, tiles_codes, tiles_grid, tiles_k
 from mtptools.decoder.kernels.layouts import KINDS
 from mtptools.decoder.kernels.numbers import INTERPRETED
 
-__all__ = ["BLOCK_M", "FUNCTIONS", "TILES", "Tile"]
+__all__ = ["ATTENTION", "BLOCK_M", "FUNCTIONS", "SCRATCH", "TILES", "Attention", "Tile"]
 
 BLOCK_M: Final = 16
 """Rows of x a program takes: one matrix instruction's, whatever the number of rows."""
@@ -70,3 +70,26 @@ class Tile:
 
 # What is under way, of x too, is in shared memory, which may be 99 KB: a span of F32 is as large as two of BF16.
 TILES: Final = {kind: Tile(span=128) if kind == "F32" else Tile() for kind in KINDS}
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """keys     that are scored at a time, of one chunk of the cache: 64 or a part of it
+    columns  of queries and keys that are under way at a time, at most
+    values   columns of values that a program mixes, at most; for more there are more programs, which all score
+    segment  keys of a program, in whole chunks of the cache: more are more programs
+    warps    triton's num_warps
+    """
+
+    keys: int = 32
+    columns: int = 64
+    values: int = 256
+    segment: int = 512
+    warps: int = 8
+
+
+# With 64 keys or 4 warps latent attention spills registers (compiled for 9.0); so it needs 35 KB of shared memory.
+ATTENTION: Final = Attention()
+
+SCRATCH: Final = 32 << 20
+"""Bytes of what rows find in segments, before they are put together: of as many rows as it holds, or of one."""

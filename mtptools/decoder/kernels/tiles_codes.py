@@ -91,8 +91,9 @@ def f8_block(planes, rows, k: tl.constexpr, group: tl.constexpr, step, part: tl.
 @triton.jit
 def _affine(planes, q, rows, k: tl.constexpr, group: tl.constexpr, step):
     """MLX's affine mode: the product and the sum are each rounded to the type that the scales have."""
-    scale = one(planes[0], rows, k // group, step * 32 // group).to(tl.float32)
-    bias = one(planes[1], rows, k // group, step * 32 // group).to(tl.float32)
+    groups: tl.constexpr = (k + group - 1) // group
+    scale = one(planes[0], rows, groups, step * 32 // group).to(tl.float32)
+    bias = one(planes[1], rows, groups, step * 32 // group).to(tl.float32)
     dtype: tl.constexpr = planes[0].dtype.element_ty
     product = narrow(q.to(tl.float32) * scale[:, None], dtype).to(tl.float32)
     return narrow(product + bias[:, None], dtype).to(tl.float32)

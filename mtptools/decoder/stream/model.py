@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -14,10 +16,11 @@ from mtptools.decoder.estimate import unread
 from mtptools.decoder.free import Free
 from mtptools.decoder.kernels import unavailable
 from mtptools.decoder.kernels.layouts import KINDS
-from mtptools.decoder.load import check_claimed, family_wiring, head_of, source_of
+from mtptools.decoder.load import check_claimed, check_fits, check_known, family_wiring, head_of, source_of
 from mtptools.decoder.memory import DTYPES
 from mtptools.decoder.mtp_head import Head, HeadWiring
 from mtptools.decoder.ops import HEAD_CHUNK, Arithmetic, exact_settings
+from mtptools.decoder.resident import Resident
 from mtptools.decoder.settings import read_settings
 from mtptools.decoder.settings_v4 import read_v4
 from mtptools.decoder.stream.outline import Outline, outline
@@ -32,8 +35,9 @@ __all__ = ["Streamed", "identity"]
 PRODUCTS: Final = 2
 """Results of the widest product that are in memory at a time."""
 
-SAMPLE: Final = 64
-"""Bytes of every tensor that a checkpoint is known by."""
+SAMPLES: Final = 32
+SAMPLE: Final = 256
+"""Bytes, at so many places, of every tensor that a checkpoint is known by: all of them would be another read."""
 
 
 class Streamed:
@@ -81,11 +85,15 @@ class Streamed:
 
     def _outline(self) -> Outline:
         dtype, beside = DTYPES[self.dtype], None
+        check_known(self.ckpt)
         if self.head_ckpt is not None:
+            check_known(self.head_ckpt)
+            check_fits(self.ckpt.hparams, self.head_ckpt)
             beside = (self.head_ckpt, unread(self.head_ckpt, dtype))
         dry = unread(self.ckpt, dtype)
         found = outline(self.ckpt, dry, beside, tuple(KINDS) if self.packed else ())
         check_claimed(dry.source, "layer")
+        check_claimed(dry.source if beside is None else beside[1].source, "head")
         return found
 
     @property
@@ -100,8 +108,14 @@ class Streamed:
         longest = max(len(passage.ids) for passage in self.passages.all)
         within = max(min(rows, longest), min(rows, FEED_ROWS) * experts) * self.outline.widest * 4 * PRODUCTS
         choices = HEAD_CHUNK * (min(rows, ROWS) * LOGIT_BYTES + hidden * 4)
-        states = rows * hidden * self.trunk.streams * 4 * 2
-        return self.outline.most(self.packed) + states + max(within, choices)
+        states = rows * hidden * self.trunk.streams * 4
+        return self.outline.most(self.packed) + self.held + states + max(within, choices)
+
+    @property
+    def held(self) -> int:
+        """Bytes that are held from the first layer to the last: states, and an output matrix that is packed."""
+        states = self.passages.n_rows * self.ckpt.hparams.hidden_size * self.trunk.streams * 4
+        return states + (self.trunk.output.nbytes if isinstance(self.trunk.output, Resident) else 0)
 
     @torch.inference_mode()
     def begin(self) -> None:
@@ -133,12 +147,20 @@ class Streamed:
 
     def run(self) -> dict[str, Any]:
         """What states depend on."""
+        exact = f"exact, {self.device.type}{', packed' if self.packed else ''}"
         return {
             "checkpoint": identity(self.ckpt),
             "text": self.passages.digest(),
             "dtype": self.dtype,
-            "arithmetic": "exact" if self.exact else "free",
+            "arithmetic": exact if self.exact else "free",
+            "settings": hashlib.sha256(repr(self.computed).encode()).hexdigest(),
         }
+
+    @property
+    def computed(self) -> tuple[object, ...]:
+        """What states depend on beside the tensors: sizes, positions, epsilons, routing …"""
+        v4 = self.builder.v4 if isinstance(self.builder, StreamV4Builder) else None
+        return self.builder.settings, v4, replace(self.ckpt.hparams, depth=0, context_length=0)
 
     def keep_states(self, states: Tensor, done: int) -> None:
         """Go on from states after `done` layers. Raises CorruptError when they are of another shape."""
@@ -153,10 +175,12 @@ class Streamed:
 
 
 def identity(ckpt: Checkpoint) -> str:
-    """A digest of names, shapes, types and a few bytes of every tensor: the same on any machine."""
+    """A digest of names, shapes, types and some bytes of every tensor: the same on any machine."""
     digest = xxhash.xxh3_128()
     for name in sorted(ckpt):
         tensor = ckpt[name]
         digest.update(repr((name, tensor.shape, tensor.codec)).encode())
-        digest.update(tensor.read(tensor.nbytes // 2, min(SAMPLE, tensor.nbytes - tensor.nbytes // 2)))
+        last = max(tensor.nbytes - SAMPLE, 0)
+        for at in sorted({last * n // (SAMPLES - 1) for n in range(SAMPLES)}):
+            digest.update(tensor.read(at, min(SAMPLE, tensor.nbytes - at)))
     return digest.hexdigest()

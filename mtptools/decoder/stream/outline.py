@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.decoder.build import Builder
-from mtptools.decoder.estimate import Size, sizes_of
+from mtptools.decoder.estimate import Size, head_layers, sizes_of
 from mtptools.decoder.parts import Scope
 from mtptools.tensors import NOWHERE, Blob, Tensor
 
@@ -91,8 +91,8 @@ def outline(
         layers.append(stage(ckpt, builder, used, builder.block(scope, kind)))
     holder, maker = (ckpt, builder) if head is None else head
     used = set(maker.source.used) if head is None else set()
-    made = [maker.head_layer(("head", d), trunk, []) for d in range(maker.source.head_depth)]
-    inner = [replace(layer, embed=trunk.embed, output=trunk.output) for layer in made]  # its own stay in the file
+    made = head_layers(trunk, maker, holder)
+    inner = [replace(layer, embed=trunk.embed, output=trunk.output) for layer in made]  # not in one piece
     return Outline(ends, tuple(layers), stage(holder, maker, used, *inner))
 
 

@@ -55,8 +55,7 @@ class Compared:
 
     shared       layers whose bytes and states are the same in both, and were computed once
     drift        per layer: root mean square of the states' difference, as a share of theirs
-    flips        positions at which the first choice differs;  ties: of them, where it is no more than noise
-    noise        99.9 % quantile of how much the margin of the two best changes where the choice is the same
+    flips        positions at which the first choice differs;  flip_median, flip_most: the first one's margins there
     divergence   mean Kullback-Leibler divergence of the other's distribution from this one's, nats
     largest      and its largest value;  rates  the other's acceptance
     """
@@ -65,8 +64,8 @@ class Compared:
     shared: int
     drift: tuple[float, ...]
     flips: int
-    ties: int
-    noise: float
+    flip_median: float
+    flip_most: float
     divergence: float
     largest: float
     trunk: TrunkFacts
@@ -74,7 +73,7 @@ class Compared:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            **{name: getattr(self, name) for name in ("name", "shared", "drift", "flips", "ties", "noise")},
+            **{name: getattr(self, name) for name in ("name", "shared", "drift", "flips", "flip_median", "flip_most")},
             "divergence": {"mean": self.divergence, "max": self.largest},
             "trunk": self.trunk.to_json(),
             "rates": None if self.rates is None else self.rates.to_json(),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,9 +16,8 @@ from mtptools.decoder.acceptance import Acceptance, total
 from mtptools.decoder.best import Best, best
 from mtptools.decoder.controls import Control, ControlResult, diagnose, late, try_controls
 from mtptools.decoder.memory import DTYPES
-from mtptools.decoder.model import Model
 from mtptools.decoder.mtp_head import Head
-from mtptools.decoder.report import fingerprint
+from mtptools.decoder.report import surroundings
 from mtptools.decoder.stream.head_pass import Drafts, drafted
 from mtptools.decoder.stream.model import Streamed
 from mtptools.decoder.stream.outline import same_bytes
@@ -34,8 +32,6 @@ __all__ = ["CONTROL_ROWS", "Progress", "stream", "stream_layers"]
 
 CONTROL_ROWS: Final = 512
 """Positions on which controls are tried: each is one more pass over the head."""
-
-NOISE: Final = 0.999
 
 Progress = Callable[[int, int, str], None]
 """(bytes done, bytes of all, what is being done)."""
@@ -108,8 +104,11 @@ def stream(
     else:
         done = range(model.n_layers)
         shared = _side_by_side(model, other, drift, progress)
-    read = model.outline.nbytes - sum(stage.nbytes for stage in model.outline.layers[: done.start])
-    progress(sum(stage.nbytes for stage in model.outline.layers), model.outline.nbytes, "output matrix and head")
+    models = [model] if other is None else [model, other]
+    every = sum(one.outline.nbytes for one in models)
+    read = every - sum(stage.nbytes for stage in model.outline.layers[: done.start])
+    last = sum(one.outline.ends.nbytes + one.outline.head.nbytes for one in models)
+    progress(every - last, every, "output matrix and head")
     report = _finished(model, k, controls, None if other is None else (other, shared, drift))
     report.layers, report.nbytes = done, read
     report.seconds = time.perf_counter() - started
@@ -120,7 +119,7 @@ def _side_by_side(a: Streamed, b: Streamed, drift: list[float], progress: Progre
     """Both trunks, layer by layer; how many of the first layers were the same."""
     _require_alike(a, b)
     a.begin()
-    together = same_bytes(a.outline.ends, b.outline.ends)
+    together = a.computed == b.computed and same_bytes(a.outline.ends, b.outline.ends)
     shared = 0
     if not together:
         b.begin()
@@ -170,9 +169,17 @@ def _finished(model: Streamed, k: int, controls: bool, pair: tuple[Streamed, int
     """What follows from the states after the last layer."""
     passages, ops = model.passages, model.arithmetic
     ended, head = model.ended(), model.head()
-    other = None if pair is None else (pair[0].ended().post, pair[0].trunk.output)
+    made = [] if head is None else drafted(head, ended.tap(head.wiring.tap), passages, k)
     wanted = [token for passage in passages.all for token in (*passage.ids[1:], passage.ids[0])]
-    found = best(ops, ended.post, model.trunk.output, wanted, other)
+    if pair is None:
+        # Drafts of the trunk's own output matrix are chosen on the same way through it.
+        alike = [one for one in made if head is not None and head.layers[one.layer].output is model.trunk.output]
+        rows = [part for one in alike for part in one.states]
+        both = best(ops, torch.cat([ended.post, *rows]), model.trunk.output, wanted)
+        found, first = both.part(0, len(wanted)), both.first[len(wanted) :]
+    else:
+        found = best(ops, ended.post, model.trunk.output, wanted, (pair[0].ended().post, pair[0].trunk.output))
+        first = None
     counted = _counted(passages)
     chosen = found.first.cpu().numpy()
     report = StreamReport(
@@ -181,10 +188,10 @@ def _finished(model: Streamed, k: int, controls: bool, pair: tuple[Streamed, int
         text_digest=passages.digest(),
         trunk=_trunk_facts(found, chosen, wanted, counted),
         rates=None,
-        fingerprint=_fingerprint(model, head),
+        fingerprint=_fingerprint(model),
     )
     if head is not None:
-        drafts = _tokens(head, drafted(head, ended.tap(head.wiring.tap), passages, k))
+        drafts = _tokens(head, made, None if first is None else {id(model.trunk.output): first})
         report.rates = _rates(passages, chosen, drafts)
         report.walked = _walked(passages, chosen, drafts, k)
         report.own_text = bool(report.walked)
@@ -209,14 +216,19 @@ def _trunk_facts(found: Best, chosen: Tokens, wanted: Sequence[int], counted: ND
     return TrunkFacts.of(agreed, found.log_likelihood.cpu().numpy()[counted], found.margin.cpu().numpy()[counted])
 
 
-def _tokens(head: Head, drafts: Sequence[Drafts]) -> list[list[Tokens]]:
-    """Per draft, per passage: the token of every slot. Drafts of one output matrix pass it together."""
+def _tokens(head: Head, drafts: Sequence[Drafts], known: Mapping[int, Tensor] | None = None) -> list[list[Tokens]]:
+    """Per draft, per passage: the token of every slot. Drafts of one output matrix pass it together.
+
+    known  by output matrix, what its best rows were found to be already
+    """
     out: list[list[Tokens]] = [[] for _ in drafts]
     matrices = {id(head.layers[one.layer].output): head.layers[one.layer] for one in drafts}
     for key, layer in matrices.items():
         mine = [(n, one) for n, one in enumerate(drafts) if id(head.layers[one.layer].output) == key]
-        rows = torch.cat([part for _, one in mine for part in one.states])
-        first = best(head.arithmetic, rows, layer.output).first
+        if known is not None and key in known:
+            first = known[key]
+        else:
+            first = best(head.arithmetic, torch.cat([p for _, one in mine for p in one.states]), layer.output).first
         tokens = first if layer.d2t is None else layer.d2t[first]
         at = 0
         for n, one in mine:
@@ -288,19 +300,16 @@ def _compared(
     others = theirs.first.cpu().numpy()
     drafts = None if head is None else _tokens(head, drafted(head, ended.tap(head.wiring.tap), model.passages, k))
     margin = found.margin.cpu().numpy()
-    twin = found.others.cpu().numpy()
-    change = np.abs(margin - (twin[:, 0] - twin[:, 1]))[counted]
     flipped = (chosen != others)[counted]
-    calm = change[~flipped]
-    noise = float(np.quantile(calm, NOISE)) if calm.size else 0.0
+    flips = margin[counted][flipped]
     divergence = found.divergence.cpu().numpy()[counted]
     return Compared(
         (model.head_ckpt or model.ckpt).path.name,
         shared,
         tuple(drift),
         int(flipped.sum()),
-        int((margin[counted][flipped] <= noise).sum()),
-        noise,
+        float(np.median(flips)) if flips.size else 0.0,
+        float(flips.max()) if flips.size else 0.0,
         float(divergence.mean()),
         float(divergence.max()),
         _trunk_facts(theirs, others, wanted, counted),
@@ -308,14 +317,6 @@ def _compared(
     )
 
 
-def _fingerprint(model: Streamed, head: Head | None) -> dict[str, Any]:
-    built = Model(
-        model.ckpt.path,
-        model.ckpt.hparams,
-        replace(model.trunk, blocks=()),
-        head,
-        model.ckpt.hparams.depth,
-        DTYPES[model.dtype],
-        model.arithmetic,
-    )
-    return fingerprint(built)
+def _fingerprint(model: Streamed) -> dict[str, Any]:
+    held = "resident" if model.packed else "read layer by layer"
+    return surroundings(model.arithmetic, DTYPES[model.dtype], {held})

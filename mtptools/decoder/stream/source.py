@@ -21,7 +21,7 @@ __all__ = ["StreamBuilder", "StreamV4Builder"]
 class StreamBuilder(Builder):
     """Builds layers whose experts, embedding and output matrix stay in the file.
 
-    on_device  matrices are packed on the device instead, all but the embedding
+    on_device  matrices are packed on the device instead, all but an embedding that is nothing else
     """
 
     on_device = False
@@ -35,15 +35,17 @@ class StreamBuilder(Builder):
         return Packed(tuple(parts), shape, self.dtype, self.device, self.source.where)
 
     def one(self, scope: Scope, role: str, rows: int, cols: int) -> Weight:
-        if scope[0] == "top" and (role == "embed" or not self.on_device):
+        read_by_row = role == "embed" and not self.hp.tie_embeddings
+        if scope[0] == "top" and (read_by_row or not self.on_device):
             return self.apart(self.parts(scope, role), (rows, cols))
         return super().one(scope, role, rows, cols)
 
     def _own(self, scope: Scope, role: str, others: Sequence[Weight], rows: int = 0) -> Weight:
+        if self.on_device and role != "head_embed":
+            return super()._own(scope, role, others, rows)
         if not self.source.has(scope, role):
             return others[0]
-        parts, shape = self.parts(scope, role), (rows or self.hp.vocab_size, self.hp.hidden_size)
-        return self.weight(parts, shape) if self.on_device else self.apart(parts, shape)
+        return self.apart(self.parts(scope, role), (rows or self.hp.vocab_size, self.hp.hidden_size))
 
 
 class StreamV4Builder(StreamBuilder, V4Builder):

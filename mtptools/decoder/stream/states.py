@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any, Final
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+import xxhash
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from mtptools.errors import CorruptError, InputError, SystemFailure
@@ -16,6 +18,9 @@ from mtptools.errors import CorruptError, InputError, SystemFailure
 __all__ = ["StateFolder"]
 
 MANIFEST: Final = "run.json"
+
+STALE: Final = 600
+"""Seconds after which nobody is writing a file any more."""
 
 
 class StateFolder:
@@ -27,6 +32,7 @@ class StateFolder:
         known = folder / MANIFEST
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            self._sweep()
             if known.exists():
                 self._check(known, run)
             else:
@@ -57,27 +63,47 @@ class StateFolder:
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             write(partial)
+            manifest = self.folder / MANIFEST
+            if manifest.exists():  # for whoever may read the folder; safetensors writes for its owner alone
+                partial.chmod(manifest.stat().st_mode & 0o777)
             os.replace(partial, path)
         finally:
             partial.unlink(missing_ok=True)
+
+    def _sweep(self) -> None:
+        """What runs that were killed while they wrote have left; not what one is writing now."""
+        for partial in self.folder.glob(".*.*.*"):
+            if time.time() - partial.stat().st_mtime > STALE:
+                partial.unlink(missing_ok=True)
 
     def last(self, first: int, stop: int) -> int | None:
         """The most layers, from `first` to `stop`, of which there are states."""
         return next((n for n in range(stop, first - 1, -1) if self._path(n).exists()), None)
 
     def load(self, layers: int) -> Tensor:
-        """States after so many layers, float32 [rows, width]. Raises CorruptError."""
+        """States after so many layers, float32 [rows, width]. Raises CorruptError where they are not what was saved."""
         path = self._path(layers)
         try:
-            return load_file(path)["states"]
-        except (OSError, SafetensorError, KeyError) as error:
+            with safe_open(path, "pt") as file:
+                states: Tensor = file.get_tensor("states")
+                told = (file.metadata() or {}).get("digest")
+        except (OSError, SafetensorError) as error:
             raise CorruptError(f"cannot read the states: {error}", where=path, hint="delete the file") from error
+        if told != _digest(states):
+            raise CorruptError("these are not the states that were saved", where=path, hint="delete the file")
+        return states
 
     def save(self, layers: int, states: Tensor, keep: int) -> None:
         """Keep states after so many layers; those of the layer before are not needed any more, unless it is `keep`."""
         try:
-            self._replace(self._path(layers), lambda path: save_file({"states": states.contiguous().cpu()}, path))
+            here = states.contiguous().cpu()
+            told = {"digest": _digest(here)}
+            self._replace(self._path(layers), lambda path: save_file({"states": here}, path, told))
             if layers - 1 != keep:
                 self._path(layers - 1).unlink(missing_ok=True)
         except (OSError, SafetensorError) as error:
             raise SystemFailure(f"cannot keep states: {error}", where=self.folder, hint="free some space") from error
+
+
+def _digest(states: Tensor) -> str:
+    return xxhash.xxh3_128_hexdigest(repr((states.dtype, states.shape)).encode() + states.numpy().tobytes())

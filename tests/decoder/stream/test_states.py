@@ -108,8 +108,8 @@ from tests.decoder.stream.test_states import fresh
 
 plain, how, folder = states.save_file, sys.argv[1], Path(sys.argv[2])
 
-def half(tensors, path):
-    plain(tensors, path)
+def half(tensors, path, metadata):
+    plain(tensors, path, metadata)
     if "0003" in path.name:
         os.truncate(path, path.stat().st_size // 2)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -146,7 +146,7 @@ def test_states_of_another_run(tmp_path: Path) -> None:
         ("text", streamed(f"{NAME}/hf", Passages((Passage(first.ids, 27), second)))),
         ("dtype", fresh(dtype="bfloat16")),
         ("arithmetic", fresh(exact=False)),
-        ("checkpoint", streamed(f"{NAME}/gguf/model-BF16.gguf", texts())),
+        ("checkpoint, settings", streamed(f"{NAME}/gguf/model-BF16.gguf", texts())),
     ]
     for named, one in others:
         with pytest.raises(InputError, match=f"another run: other {named}$") as caught:
@@ -155,14 +155,14 @@ def test_states_of_another_run(tmp_path: Path) -> None:
 
 
 def test_identity_knows_what_is_stored(tmp_path: Path) -> None:
-    """A copy is the same checkpoint; other bytes, in the middle of a tensor, are another."""
+    """A copy is the same checkpoint; other bytes, at the end of a tensor, are another."""
     ckpt = opened(f"{NAME}/gguf/model-BF16.gguf")
     copy = tmp_path / "copy.gguf"
     data = bytearray(ckpt.path.read_bytes())
     copy.write_bytes(data)
     assert identity(streamed(copy, texts()).ckpt) == identity(ckpt)
     tensor = ckpt["blk.1.ffn_down.weight"]
-    data[tensor.blobs[0].offset + tensor.nbytes // 2] ^= 1
+    data[tensor.blobs[0].offset + tensor.nbytes - 1] ^= 1
     copy.write_bytes(data)
     assert identity(streamed(copy, texts()).ckpt) != identity(ckpt)
 
@@ -224,7 +224,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """States of the layers before stay, nothing half-written does."""
     stream_layers(fresh(), 0, 1, tmp_path)
 
-    def full(tensors: object, path: Path) -> None:
+    def full(tensors: object, path: Path, metadata: object) -> None:
         path.write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
