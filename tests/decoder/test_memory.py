@@ -239,7 +239,7 @@ FLAGS = ("--offload", "--stream")
 @pytest.mark.parametrize(
     ("gpus", "options", "hint"),
     [
-        ((24,), {"context": 131072}, "--context 65536"),
+        ((24,), {"context": 131072}, "--context 32768"),
         ((18.5,), {"context": 131072}, "--context 8192"),
         ((18.5,), {"context": 131072, "least": 20000}, "--offload"),
         ((18.5,), {"context": 8192, "dtype": "float32"}, "--context 4096"),
