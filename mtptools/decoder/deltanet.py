@@ -60,9 +60,10 @@ class DeltaNet:
         self.n_k_heads, self.n_v_heads, self.k_dim, self.v_dim = n_k_heads, n_v_heads, k_dim, v_dim
         self.eps = eps
         self.arithmetic = arithmetic
-        heads = torch.arange(n_v_heads, device=arithmetic.device) // (n_v_heads // n_k_heads)
+        heads = [head // (n_v_heads // n_k_heads) for head in range(n_v_heads)]
         # Row of each value head's query, then of its key, among the stacked query and key heads.
-        self.spread = None if n_k_heads == n_v_heads else torch.cat((heads, heads + n_k_heads))
+        rows = heads + [head + n_k_heads for head in heads]
+        self.spread = None if n_k_heads == n_v_heads else torch.tensor(rows, device=arithmetic.device)
 
     def matrices(self) -> Iterator[tuple[str, Weight]]:
         yield "mixer input", self.weights.fused

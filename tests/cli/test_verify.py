@@ -16,6 +16,7 @@ from tests import rewrite
 from tests.conftest import FIXTURES
 
 BRIEF = ("--tokens", "24", "--limit", "3")
+BRIEFLY = ("--k", "1", "--limit", "3")
 
 
 @pytest.mark.parametrize("kind", ["F32", "BF16", "Q8_0", "Q4_K"])
@@ -70,7 +71,7 @@ def broken(full: Path, out: Path, fault: str) -> Path:
 )
 def test_broken_heads(run: Any, fault: str, diagnosis: str, full: Path, tmp_path: Path) -> None:
     path = broken(full, tmp_path / "broken.gguf", fault)
-    code, text, _ = run("verify", path, "--parity", "--against", full, "--tokens", "48", "--json")
+    code, text, _ = run("verify", path, "--parity", "--against", full, "--tokens", "48", *BRIEFLY, "--json")
     data = json.loads(text)
     assert code == 1
     assert data["decoder"]["parity"]["equal"], "the trunk verifies every draft: the text cannot be wrong"

@@ -138,15 +138,15 @@ def test_recurrent_drafts(artifact: Artifact) -> None:
             assert drafted(model, text, 3) == drafts[at].tolist(), (name, at)
 
 
+PAIRS = (("hf", "float32"), ("Q8_0", "bfloat16"))
 BITS = [
-    *((name, kind) for name in ("deepseekv3", "glm4moe", "qwen3next") for kind in ("hf", "Q8_0")),
-    ("deepseekv4", "hf"),
-    ("deepseekv4", "native"),
+    *((name, kind, dtype) for name in ("deepseekv3", "glm4moe", "qwen3next") for kind, dtype in PAIRS),
+    ("deepseekv4", "hf", "float32"),
+    ("deepseekv4", "native", "bfloat16"),
 ]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("name", "kind"), BITS, ids=["-".join(case) for case in BITS])
+@pytest.mark.parametrize(("name", "kind", "dtype"), BITS, ids=["-".join(case) for case in BITS])
 def test_bits(name: str, kind: str, dtype: str, tmp_path: Path) -> None:
     """Plain and speculative, greedy and sampled, a third of the drafts spoiled, past chunk and window ends."""
     model = load_model(open_checkpoint(stored(name, kind, tmp_path)), dtype=dtype)
@@ -158,7 +158,7 @@ def test_bits(name: str, kind: str, dtype: str, tmp_path: Path) -> None:
     rejected = accepted = 0
     for ids, sampling in cases:
         plain = decode_plain(model, ids, 20, sampling=sampling)
-        for k in (1, 2, 3, 5, 8):
+        for k in (2, 5) if sampling.temperature else (1, 3, 8):
             spoil = Spoiled(plain.tokens)
             arms: list[dict[str, Any]] = [{}, {"corrupt": spoil, "on_tokens": spoil.emitted.extend}]
             for arm in [*arms, {"mode": "serial"}] if k == 3 else arms:
@@ -166,5 +166,5 @@ def test_bits(name: str, kind: str, dtype: str, tmp_path: Path) -> None:
                 assert compare(plain, trace).equal, (k, arm.keys())
                 accepted += sum(trace.drafts.accepted)
                 rejected += sum(trace.drafts.drafted) - sum(trace.drafts.accepted)
-    assert accepted > 40
-    assert rejected > 40
+    assert accepted > 20
+    assert rejected > 20

@@ -19,7 +19,7 @@ SHARED = 99 * 1024  # of one program, on the smallest of these: sm_86, 89 and 12
 REGISTERS = 128  # two programs of 8 warps on a multiprocessor
 PARKED = 32  # bytes of the stack: the assembler parks a register or two, at times
 
-LOOKS = [f"{shape}:{arch}:bf16" for shape in ("grouped", "latent") for arch in CAPABILITIES]
+LOOKS = [f"grouped:{arch}:bf16" for arch in CAPABILITIES] + [f"latent:{arch}:bf16" for arch in (80, 120)]
 LOOKS += ["many:90:fp16", "grouped:90:fp32", "latent:120:fp32", "sink:80:bf16", "sink:90:bf16", "sink:120:fp32"]
 JOBS = [*LOOKS, "join:80", "join:90"]
 
