@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 import gguf
@@ -14,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-if find_spec("triton") is None:
+from tests.interpreted import HAVE, import_kernels
+
+if not HAVE:
     pytest.skip("triton is not installed: there are no kernels", allow_module_level=True)
 if torch.cuda.is_available():
     pytest.skip("kernels are compiled where a GPU is, and not interpreted: pytest -m gpu", allow_module_level=True)
-os.environ.setdefault("TRITON_INTERPRET", "1")  # before the kernels are imported, of which nothing is until a test runs
 
 from mtptools.checkpoint import Checkpoint, open_checkpoint
 from mtptools.decoder import selftest
@@ -33,6 +32,8 @@ from mtptools.quantized import values_of
 from mtptools.tensors import Blob, Tensor
 from tests.decoder import quantizers as q
 from tests.decoder.quantizers import Quantizer
+
+import_kernels()
 
 CPU = torch.device("cpu")
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-if find_spec("triton") is None:
+from tests.interpreted import HAVE, import_kernels
+
+if not HAVE:
     pytest.skip("triton is not installed: there are no kernels", allow_module_level=True)
 if torch.cuda.is_available():
     pytest.skip("kernels are compiled where a GPU is, and not interpreted: pytest -m gpu", allow_module_level=True)
-os.environ.setdefault("TRITON_INTERPRET", "1")  # before the kernels are imported, of which nothing is until a test runs
 
 from mtptools.checkpoint import open_checkpoint
 from mtptools.decoder import hold, load, selftest
@@ -38,6 +37,8 @@ from mtptools.decoder.weights_gguf import GgufWeights
 from mtptools.errors import SystemFailure, UsageError
 from mtptools.vocab.maps import Absolute, DraftVocabulary
 from tests.decoder import toy
+
+import_kernels()
 
 CPU = torch.device("cpu")
 PROMPT = [5, 200, 33]

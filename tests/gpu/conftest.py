@@ -7,22 +7,16 @@ Some 500 programs are compiled for the whole of it, a second or four each: `pyte
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from importlib import import_module
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
-HAVE = all(find_spec(name) is not None for name in ("torch", "triton"))
+from tests.interpreted import HAVE, import_kernels
 
 if HAVE:
     import torch
 
-    import_module("triton")
-    with pytest.MonkeyPatch.context() as patch:
-        if not torch.cuda.is_available():
-            patch.setenv("TRITON_INTERPRET", "1")
-        import_module("mtptools.decoder.kernels.attention")
+    import_kernels()
 else:
     collect_ignore_glob = ["test_[!n]*.py"]  # all but the one that says so
 

@@ -6,25 +6,17 @@ Where a GPU is they are compiled, for `pytest -m gpu`; a process has them one wa
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Final
 
 import numpy as np
 import pytest
 
-HAVE = all(find_spec(name) is not None for name in ("torch", "triton"))
+from tests.interpreted import HAVE, import_kernels
+
 WITHOUT_INTERPRETER: Final = ("test_compile", "test_compile_attention", "test_needs")
 
 if HAVE:
-    import torch
-
-    # triton asks where a function is decorated. Its own library, and what else runs in this process, stay as they are.
-    import_module("triton")
-    with pytest.MonkeyPatch.context() as patch:
-        if not torch.cuda.is_available():
-            patch.setenv("TRITON_INTERPRET", "1")
-        import_module("mtptools.decoder.kernels.attention")
+    import_kernels()
 else:
     collect_ignore_glob = ["test_[!n]*.py"]  # all but the one that says so
 
