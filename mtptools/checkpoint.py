@@ -151,7 +151,7 @@ def open_declared(path: str | Path, *, generic: bool = False) -> Checkpoint:
     try:
         if path.is_dir() or path.name == CONFIG or path.name.endswith(".index.json"):
             index_path = folder / safetensors.INDEX_NAME
-            index = safetensors.parse_json(index_path.read_bytes(), index_path) if index_path.is_file() else None
+            index = safetensors.load_json(index_path) if index_path.is_file() else None
             names = _weight_map(index, index_path) if index is not None else {}
             there = any((folder / name).is_file() for name in names.values())
             weights = there or ((not names and any(folder.glob("*.safetensors"))) or any(folder.glob("*.gguf")))
@@ -196,7 +196,7 @@ def _open_file(path: Path) -> Checkpoint:
 def _open_folder(folder: Path) -> Checkpoint:
     index_path = folder / safetensors.INDEX_NAME
     if index_path.is_file():
-        index = safetensors.parse_json(index_path.read_bytes(), index_path)
+        index = safetensors.load_json(index_path)
         return _from_safetensors(folder, folder, _indexed_files(index, index_path), index)
     single = folder / SINGLE
     found = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
@@ -229,7 +229,7 @@ def _weight_map(index: Any, where: Path) -> dict[str, str]:
 
 def _config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
-    config = safetensors.parse_json(path.read_bytes(), path) if path.is_file() else {}
+    config = safetensors.load_json(path) if path.is_file() else {}
     if not isinstance(config, dict):
         raise CorruptError("config.json is not an object", where=path, hint="take it from the release again")
     return config

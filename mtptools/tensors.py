@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mtptools.errors import CorruptError
 
-__all__ = ["NOWHERE", "Blob", "Packed", "Rows", "Tensor", "read_blob"]
+__all__ = ["NOWHERE", "PARTIAL", "Arriving", "Blob", "Packed", "Rows", "Tensor", "need", "read_blob"]
 
 # The file of a blob whose place is not known: of a computed tensor, or of one that is yet to be written.
 NOWHERE: Final = Path()
@@ -27,6 +27,27 @@ NOWHERE: Final = Path()
 # Makes rows [start, stop) of a computed tensor: float32 [stop - start, columns], or their bytes in its codec.
 Rows = Callable[[int, int], NDArray[np.float32]]
 Packed = Callable[[int, int], bytes]
+
+
+class Arriving(Protocol):
+    """A local file of which parts are here: the rest is fetched when it is asked for."""
+
+    def need(self, offset: int, nbytes: int) -> None:
+        """Return when these bytes are in the file. Raises SystemFailure or CorruptError."""
+
+    def missing(self, offset: int, nbytes: int) -> int:
+        """How many of these bytes are not here yet."""
+
+
+# Files that are only partly here, by path. Whoever reads a file that a person named asks `need` first: where the
+# bytes have not arrived a sparse file holds zeros, and zeros would pass for weights.
+PARTIAL: Final[dict[Path, Arriving]] = {}
+
+
+def need(path: Path, offset: int = 0, nbytes: int | None = None) -> None:
+    """Return when `nbytes` at `offset` (None: all to the end) can be read; at once for a file that is whole."""
+    if (file := PARTIAL.get(path)) is not None:
+        file.need(offset, path.stat().st_size - offset if nbytes is None else nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +130,7 @@ class Tensor:
 
 def read_blob(blob: Blob, name: str = "") -> bytes:
     """The bytes of one blob. Raises CorruptError when the file ends before the blob does."""
+    need(blob.path, blob.offset, blob.nbytes)
     with open(blob.path, "rb", buffering=0) as file:
         data = bytearray(blob.nbytes)
         view, got = memoryview(data), 0

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.containers.gguf_values import ARRAY, STRING
-from mtptools.containers.safetensors import parse_json
+from mtptools.containers.safetensors import load_json
 from mtptools.errors import TokenizerError
 
 __all__ = ["TokenizerFacts", "tokenizer_facts"]
@@ -75,7 +75,7 @@ def _gguf(ckpt: Checkpoint) -> TokenizerFacts | None:
 
 @lru_cache(maxsize=8)
 def _hf(path: Path, _stamp: int) -> TokenizerFacts:
-    kind, by_id = _checked(parse_json(path.read_bytes(), path), path)
+    kind, by_id = _checked(load_json(path), path)
     return TokenizerFacts(kind, len(by_id), _digest(by_id[number] for number in sorted(by_id)))
 
 

@@ -26,7 +26,7 @@ from mtptools.errors import CorruptError, SystemFailure
 from mtptools.placing import check_output, publish, receipt_of, staging
 from mtptools.plan import Entry, OutFile, Plan
 from mtptools.sequential import Sequential, writing
-from mtptools.tensors import Blob
+from mtptools.tensors import Blob, need
 
 __all__ = ["Written", "add_verification", "write"]
 
@@ -89,6 +89,7 @@ def _stream(plan: Plan, out: Path, stage: Path, progress: Progress) -> Written:
         if side.content is not None:
             target.write_bytes(side.content)
         elif side.source is not None:
+            need(side.source)
             shutil.copyfile(side.source, target)
     record = receipt.build(plan, digests, sha256)
     path = receipt_of(plan, out)
@@ -98,6 +99,7 @@ def _stream(plan: Plan, out: Path, stage: Path, progress: Progress) -> Written:
 
 def _link(source: Path, target: Path) -> None:
     """A second name for the file itself: a hub's cache holds symbolic links, and a link to one of those dangles."""
+    need(source)
     try:
         os.link(source.resolve(), target)
     except OSError as error:
@@ -184,6 +186,7 @@ _BUFFERS: Final = (bytearray(CHUNK), bytearray(CHUNK))
 def _fill(entry: Entry, blob: Blob, which: int) -> memoryview:
     """One chunk into one of the two buffers."""
     view, got = memoryview(_BUFFERS[which])[: blob.nbytes], 0
+    need(blob.path, blob.offset, blob.nbytes)
     with open(blob.path, "rb", buffering=0) as file:
         file.seek(blob.offset)
         while got < blob.nbytes:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,34 @@ from mtptools.checkpoint import Checkpoint, open_checkpoint
 from mtptools.codecs import decode
 
 ROOT = Path(__file__).parent.parent
+
+# What these make for a whole module costs more than the rest of their tests: each stays in one process of `-n`.
+WHOLE_FILES = frozenset(
+    (
+        "tests/decoder/test_family_bits.py",
+        "tests/decoder/test_family_heads.py",
+        "tests/decoder/test_family_transformers.py",
+        "tests/decoder/test_trained_families.py",
+        "tests/interop/test_random_weights.py",
+        "tests/kernels/test_compile.py",
+        "tests/kernels/test_compile_attention.py",
+    )
+)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """As `--dist load`, but for WHOLE_FILES. (Groups by a mark are lost between pytest 9.2 and xdist 3.8.)"""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return path if path in WHOLE_FILES else nodeid
+
+    return Scheduling(config, log)
+
+
 FIXTURES = ROOT / "fixtures"
 FAMILIES = ("qwen35", "qwen35moe")
 

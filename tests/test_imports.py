@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent / "mtptools"
 LAYERS = (
     ("errors", "sequential"),
     ("tensors",),
+    ("hub",),
     ("codecs",),
     ("views",),
     ("conventions", "quantized", "ranks"),

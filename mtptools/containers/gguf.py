@@ -17,7 +17,7 @@ from typing import Any, Final
 from mtptools.codecs import BY_GGML_ID, CODECS
 from mtptools.containers.gguf_values import ARRAY, SCALARS, STRING, GgufValue, scalar_value
 from mtptools.errors import CodecError, CorruptError, NotACheckpointError
-from mtptools.tensors import Blob, Tensor
+from mtptools.tensors import PARTIAL, Blob, Tensor, need
 
 __all__ = ["MAGIC", "GgufIndex", "Metadata", "header_bytes", "padded", "read_index", "split_keys"]
 
@@ -26,6 +26,7 @@ VERSION: Final = 3
 MAX_DIMS: Final = 4
 MAX_NAME: Final = 4096
 EAGER_BYTES: Final = 4096  # values up to this size are kept in memory, longer ones stay in the file
+STEP: Final = 1 << 20  # of a header that is fetched: at least so much at a time, then as much again as is there
 _MIN_KV: Final = 8 + 1 + 4 + 1
 _MIN_INFO: Final = 8 + 1 + 4 + 8 + 4 + 8
 
@@ -76,6 +77,7 @@ class _Cursor:
 
     def __init__(self, data: mmap.mmap, path: Path) -> None:
         self.data, self.path, self.at, self.size = data, path, 4, len(data)
+        self.here = 0 if path in PARTIAL else self.size  # bytes from the start that can be read
 
     def corrupt(self, what: str) -> CorruptError:
         return CorruptError(what, where=self.path, hint="the file is truncated or damaged: download it again")
@@ -83,6 +85,14 @@ class _Cursor:
     def need(self, n: int, what: str) -> None:
         if n > self.size - self.at:
             raise self.corrupt(f"{what} at byte {self.at} needs {n} bytes, {self.size - self.at} are left")
+        self.reach(self.at + n)
+
+    def reach(self, end: int) -> int:
+        """See to it that bytes before `end` can be read, and return how many can."""
+        if self.here < end <= self.size:
+            self.here = min(max(end, self.here + max(self.here, STEP)), self.size)
+            need(self.path, 0, self.here)
+        return self.here
 
     def u32(self, what: str) -> int:
         self.need(4, what)
@@ -108,15 +118,18 @@ class _Cursor:
             raise self.corrupt(f"{what} at byte {start} is not UTF-8") from error
 
     def skip_strings(self, count: int, what: str) -> None:
-        data, at, size, unpack = self.data, self.at, self.size, _U64.unpack_from
+        data, at, size, here, unpack = self.data, self.at, self.size, self.here, _U64.unpack_from
         try:
             for _ in range(count):
+                if at + 8 > here:
+                    here = self.reach(at + 8)
                 at += 8 + unpack(data, at)[0]
         except (struct.error, OverflowError):
             at = size + 1
         if at > size:
             raise self.corrupt(f"strings of {what} run past the end of the file")
         self.at = at
+        self.reach(at)
 
 
 def read_index(path: Path) -> GgufIndex:
@@ -125,6 +138,7 @@ def read_index(path: Path) -> GgufIndex:
     Raises NotACheckpointError for another format, version or byte order, and CorruptError when the header
     contradicts itself or the file's size.
     """
+    need(path, 0, min(8, path.stat().st_size))
     with open(path, "rb") as file:
         head = file.read(8)
         if len(head) < 8 or head[:4] != MAGIC:

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from mtptools.codecs import BY_SAFETENSORS, CODECS
 from mtptools.errors import CodecError, CorruptError, InputError, NotACheckpointError
-from mtptools.tensors import Blob, Tensor
+from mtptools.tensors import Blob, Tensor, need
 
-__all__ = ["INDEX_NAME", "SafetensorsIndex", "header_bytes", "parse_json", "read_index"]
+__all__ = ["INDEX_NAME", "SafetensorsIndex", "header_bytes", "load_json", "parse_json", "read_index"]
 
 INDEX_NAME: Final = "model.safetensors.index.json"
 MAX_HEADER: Final = 100_000_000  # the limit of the safetensors library itself
@@ -60,9 +60,16 @@ def parse_json(data: bytes, where: object, *, strict: bool = False) -> Any:
     return tree
 
 
+def load_json(path: Path) -> Any:
+    """`parse_json` of a whole file, as Python reads config.json."""
+    need(path)
+    return parse_json(path.read_bytes(), path)
+
+
 def read_index(path: Path) -> SafetensorsIndex:
     """The index of one safetensors file. Raises CorruptError when the header contradicts itself or the size."""
     size = path.stat().st_size
+    need(path, 0, min(8, size))
     with open(path, "rb") as file:
         head = file.read(8)
         n = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
@@ -72,6 +79,7 @@ def read_index(path: Path) -> SafetensorsIndex:
             raise CorruptError(
                 f"header of {n} bytes in a file of {size}", where=path, hint="the file is truncated: download it again"
             )
+        need(path, 8, n)
         header = parse_json(file.read(n), path, strict=True)
     if not isinstance(header, dict):
         raise CorruptError("the header is not a JSON object", where=path, hint="download the file again")

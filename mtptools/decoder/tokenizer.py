@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.errors import MissingExtraError, TokenizerError
+from mtptools.tensors import need
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
@@ -168,6 +169,7 @@ def _from_folder(ckpt: Checkpoint) -> Tokenizer:
             "no tokenizer.json beside the weights", where=folder, hint="copy tokenizer.json from the model's repository"
         )
     try:
+        need(path)
         backend = Backend.from_file(str(path))
     except Exception as error:  # the library raises plain Exception
         raise TokenizerError(f"cannot be read: {error}", where=path, hint="download it again") from error

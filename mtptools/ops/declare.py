@@ -10,7 +10,7 @@ from typing import Any, Final
 from mtptools.checkpoint import Checkpoint
 from mtptools.containers.gguf import Metadata, split_keys
 from mtptools.containers.gguf_values import ARRAY, SCALARS, STRING, GgufValue, array_value, scalar_value
-from mtptools.containers.safetensors import parse_json
+from mtptools.containers.safetensors import load_json
 from mtptools.errors import CorruptError
 from mtptools.families import Family
 from mtptools.families.per_layer import PER_LAYER
@@ -131,7 +131,7 @@ def modelopt_config(ckpt: Checkpoint) -> dict[str, Any] | None:
     """hf_quant_config.json, where ModelOpt says what is quantized; None when there is none."""
     if ckpt.folder is None or not (path := ckpt.folder / MODELOPT_FILE).is_file():
         return None
-    tree = parse_json(path.read_bytes(), path)
+    tree = load_json(path)
     if not isinstance(tree, dict):
         raise CorruptError("hf_quant_config.json is not an object", where=path, hint="take it from the release again")
     return tree

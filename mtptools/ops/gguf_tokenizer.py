@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.containers.gguf_values import GgufValue, array_value, scalar_value, string_value
-from mtptools.containers.safetensors import parse_json
+from mtptools.containers.safetensors import load_json
 from mtptools.errors import TokenizerError
 from mtptools.tokens import tokenizer_facts
 
@@ -61,7 +61,7 @@ def tokenizer_metadata(
             "no tokenizer.json", where=source.path, hint="put the release's tokenizer.json beside the weights"
         )
     path = folder / "tokenizer.json"
-    tree = parse_json(path.read_bytes(), path)
+    tree = load_json(path)
     if facts.kind != "BPE":
         raise TokenizerError(
             f"a tokenizer of kind {facts.kind}; byte-level BPE is what can be converted",
@@ -81,7 +81,7 @@ def tokenizer_metadata(
 
 
 def _config(path: Path) -> Mapping[str, Any]:
-    tree = parse_json(path.read_bytes(), path) if path.is_file() else {}
+    tree = load_json(path) if path.is_file() else {}
     if not isinstance(tree, dict):
         raise TokenizerError("not an object", where=path, hint=_HINT)
     return tree

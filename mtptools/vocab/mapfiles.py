@@ -162,7 +162,7 @@ def _wrong(ids: Absolute, size: int, place: Callable[[int], str]) -> list[Proble
 
 
 def _of_receipt(path: Path) -> str | None:
-    tree = safetensors.parse_json(path.read_bytes(), path)
+    tree = safetensors.load_json(path)
     stated = tree.get(TOKENIZER) if isinstance(tree, dict) else None
     return stated if isinstance(stated, str) else None
 

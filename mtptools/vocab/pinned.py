@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from mtptools.checkpoint import Checkpoint
-from mtptools.containers.safetensors import parse_json
+from mtptools.containers.safetensors import load_json
 from mtptools.errors import CorruptError, TokenizerError
+from mtptools.tensors import need
 from mtptools.tokens import tokenizer_facts
 from mtptools.vocab.bytelevel import CHARACTERS
 from mtptools.vocab.template import literals
@@ -126,7 +127,7 @@ def _folder(ckpt: Checkpoint) -> _Facts:
 
 def _object(path: Path) -> dict[str, Any]:
     """{} where there is no such file."""
-    tree = parse_json(path.read_bytes(), path) if path.is_file() else {}
+    tree = load_json(path) if path.is_file() else {}
     if not isinstance(tree, dict):
         raise CorruptError("not an object", where=path, hint=_HINT)
     return tree
@@ -176,4 +177,5 @@ def _templates(folder: Path, config: Mapping[str, Any]) -> Iterator[str]:
                 yield text
     for path in [folder / "chat_template.jinja", *sorted((folder / "additional_chat_templates").glob("*.jinja"))]:
         if path.is_file():
+            need(path)
             yield path.read_text(encoding="utf-8", errors="replace")

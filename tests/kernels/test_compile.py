@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -31,15 +30,14 @@ FUSED = f"Q4_K:{HOPPER}:values:fused"
 INSTRUCTION = "mma.sync.aligned.m16n8k16.row.col.f32.{0}.{0}.f32"
 
 
-pytestmark = pytest.mark.xdist_group("kernels-compile")  # one process compiles for all of them
+Looks = dict[str, dict[str, Any]]
 
 
-@cache
-def run() -> subprocess.CompletedProcess[str]:
+def run() -> str:
     """`compiling` with every job: in a process of its own, where triton compiles."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     with TemporaryDirectory() as folder:
-        return subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-m", "tests.kernels.compiling", *PRODUCTS, *WIDE, *VALUES, FUSED, "rows"],
             env=environment | {"TRITON_CACHE_DIR": folder, "OMP_NUM_THREADS": "1"},
             cwd=ROOT,
@@ -47,47 +45,49 @@ def run() -> subprocess.CompletedProcess[str]:
             text=True,
             check=False,
         )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
-def compiled() -> dict[str, dict[str, Any]]:
+@pytest.fixture(scope="module")
+def compiled() -> Looks:
     """What it says of each job."""
-    assert run().returncode == 0, run().stderr[-3000:]
-    return {found["job"]: found for found in map(json.loads, run().stdout.splitlines())}
+    return {found["job"]: found for found in map(json.loads, run().splitlines())}
 
 
 @pytest.mark.parametrize("job", PRODUCTS)
-def test_matrix_instructions(job: str) -> None:
+def test_matrix_instructions(compiled: Looks, job: str) -> None:
     """One instruction on every architecture: not Hopper's, whose sums may be made in another order."""
-    assert compiled()[job]["mma"] == [INSTRUCTION.format({"bf16": "bf16", "fp16": "f16"}[job.split(":")[-1]])]
-    assert compiled()[job]["fma"] == 0, "dequantization rounds products and sums one by one"
+    assert compiled[job]["mma"] == [INSTRUCTION.format({"bf16": "bf16", "fp16": "f16"}[job.split(":")[-1]])]
+    assert compiled[job]["fma"] == 0, "dequantization rounds products and sums one by one"
 
 
 @pytest.mark.parametrize("job", WIDE)
-def test_float32_is_never_tf32(job: str) -> None:
-    assert compiled()[job]["mma"] == []
-    assert compiled()[job]["fma"] > 0
+def test_float32_is_never_tf32(compiled: Looks, job: str) -> None:
+    assert compiled[job]["mma"] == []
+    assert compiled[job]["fma"] > 0
 
 
 @pytest.mark.parametrize("job", VALUES)
-def test_nothing_is_fused(job: str) -> None:
-    assert compiled()[job]["fma"] == 0
+def test_nothing_is_fused(compiled: Looks, job: str) -> None:
+    assert compiled[job]["fma"] == 0
 
 
 @pytest.mark.parametrize("job", [*PRODUCTS, *WIDE, *VALUES])
-def test_resources(job: str) -> None:
-    found = compiled()[job]
+def test_resources(compiled: Looks, job: str) -> None:
+    found = compiled[job]
     assert found["stack"] + found["local"] <= PARKED, "registers are spilled"
     assert found["shared"] <= SHARED
     assert found["ftz"] == 0, "subnormal scales would be zeros"
     assert found["atom"] == 0, "sums would be made in any order"
 
 
-def test_fusing_is_seen() -> None:
+def test_fusing_is_seen(compiled: Looks) -> None:
     """With triton's own setting the count is not 0: it is the option that turns it off."""
-    assert compiled()[FUSED]["fma"] > 0
+    assert compiled[FUSED]["fma"] > 0
 
 
-def test_rows_choose_no_program() -> None:
+def test_rows_choose_no_program(compiled: Looks) -> None:
     """However many rows, and wherever they go: one program. triton left to itself makes several."""
-    assert compiled()["rows"]["as it is"] == 1
-    assert compiled()["rows"]["specialized"] > 1
+    assert compiled["rows"]["as it is"] == 1
+    assert compiled["rows"]["specialized"] > 1

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,15 +22,14 @@ LOOKS = [f"grouped:{arch}:bf16" for arch in CAPABILITIES] + [f"latent:{arch}:bf1
 LOOKS += ["many:90:fp16", "grouped:90:fp32", "latent:120:fp32", "sink:80:bf16", "sink:90:bf16", "sink:120:fp32"]
 JOBS = [*LOOKS, "join:80", "join:90"]
 
-pytestmark = pytest.mark.xdist_group("kernels-compile")  # one process compiles for all of them
+Looks = dict[str, dict[str, Any]]
 
 
-@cache
-def compiled() -> dict[str, dict[str, Any]]:
-    """What `compiling_attention` says of each job: in a process of its own, where triton compiles."""
+def run() -> str:
+    """`compiling_attention` with every job: in a process of its own, where triton compiles."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     with TemporaryDirectory() as folder:
-        run = subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-m", "tests.kernels.compiling_attention", *JOBS, "rows"],
             env=environment | {"TRITON_CACHE_DIR": folder, "OMP_NUM_THREADS": "1"},
             cwd=ROOT,
@@ -39,13 +37,19 @@ def compiled() -> dict[str, dict[str, Any]]:
             text=True,
             check=False,
         )
-    assert run.returncode == 0, run.stderr[-3000:]
-    return {found["job"]: found for found in map(json.loads, run.stdout.splitlines())}
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Looks:
+    """What it says of each job."""
+    return {found["job"]: found for found in map(json.loads, run().splitlines())}
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_resources(job: str) -> None:
-    found = compiled()[job]
+def test_resources(compiled: Looks, job: str) -> None:
+    found = compiled[job]
     assert found["stack"] + found["local"] <= PARKED, "registers are spilled"
     assert found["reg"] <= REGISTERS
     assert found["shared"] <= SHARED
@@ -53,12 +57,12 @@ def test_resources(job: str) -> None:
 
 
 @pytest.mark.parametrize("job", LOOKS)
-def test_float32_is_never_tf32(job: str) -> None:
-    assert compiled()[job]["mma"] == []
-    assert compiled()[job]["fma"] > 0
+def test_float32_is_never_tf32(compiled: Looks, job: str) -> None:
+    assert compiled[job]["mma"] == []
+    assert compiled[job]["fma"] > 0
 
 
-def test_rows_and_keys_choose_no_program() -> None:
+def test_rows_and_keys_choose_no_program(compiled: Looks) -> None:
     """One for what rows see up to a slot, one for what they see by a list; triton left to itself makes more."""
-    assert compiled()["rows"]["as it is"] == [2, 2]
-    assert all(n > 2 for n in compiled()["rows"]["specialized"])
+    assert compiled["rows"]["as it is"] == [2, 2]
+    assert all(n > 2 for n in compiled["rows"]["specialized"])
