@@ -11,9 +11,10 @@ from typing import Any, Final, Literal
 
 from mtptools.containers import gguf, safetensors
 from mtptools.containers.gguf import GgufIndex, Metadata
-from mtptools.errors import CorruptError, NotACheckpointError, SystemFailure, UnknownFamilyError
+from mtptools.errors import CorruptError, NotACheckpointError, SystemFailure, UnknownFamilyError, typed
 from mtptools.families import Family, find_family, generic_family
 from mtptools.hparams import HParams, gguf_hparams, hf_hparams, text_config
+from mtptools.hub import Origin, mirror, parse, unregistered
 from mtptools.tensors import Tensor
 
 __all__ = ["Checkpoint", "File", "Known", "open_checkpoint", "open_declared", "split_name"]
@@ -51,6 +52,7 @@ class Checkpoint(Mapping[str, Tensor]):
     side_files  every other file of the folder, relative
     index       model.safetensors.index.json, when there is one
     generic     a GGUF of an unknown architecture is taken as it stands instead of being refused
+    origin      the repo or the web address that `path` mirrors; None of what was on this machine
     known       how much was read: "values" can be, "names" (config.json and the index, no weights), or "config" alone
     """
 
@@ -67,6 +69,7 @@ class Checkpoint(Mapping[str, Tensor]):
     gaps: tuple[str, ...] = ()
     generic: bool = False
     known: Known = "values"
+    origin: Origin | None = None
 
     # One opened checkpoint is itself and no other: what is found out about it may be cached by it.
     __eq__ = object.__eq__
@@ -125,20 +128,43 @@ class Checkpoint(Mapping[str, Tensor]):
 def open_checkpoint(path: str | Path, *, generic: bool = False) -> Checkpoint:
     """Open a .gguf file (any shard of a split one), a .safetensors file, or a folder with either.
 
+    path     on this machine, or an address (`mtptools.hub.parse`): `user/repo`, `hf://user/repo@revision/file`, a URL.
+             Of what is remote only headers are fetched, and bytes when they are read
     generic  take a GGUF of an architecture that is not known as it stands
 
     Raises NotACheckpointError, CorruptError (header, missing shard, unreadable JSON) or SystemFailure.
     """
-    path = Path(path)
     try:
+        path, origin = _located(Path(path))
         if path.is_dir() or path.is_file():
             opened = _open_folder(path) if path.is_dir() else _open_file(path)
-            return replace(opened, generic=generic)
+            return replace(opened, generic=generic, origin=origin)
     except OSError as error:
         raise SystemFailure(f"cannot read: {error.strerror or error}", where=error.filename or path) from error
-    raise NotACheckpointError(
-        "no such file or folder", where=path, hint="give a .gguf file, a .safetensors file, or a model folder"
-    )
+    raise NotACheckpointError("no such file or folder", where=path, hint=_WHAT_TO_GIVE)
+
+
+_WHAT_TO_GIVE: Final = "give a .gguf file, a .safetensors file, a model folder, or user/repo"
+
+
+def _located(path: Path) -> tuple[Path, Origin | None]:
+    """Where it is on this machine: a path that is here, or the mirror of what an address names."""
+    if path.exists():
+        if (address := unregistered(path)) is not None:
+            raise NotACheckpointError(
+                f"only parts of this file are here, it mirrors {address}",
+                where=path,
+                hint=f"mtptools inspect {typed(address)}",
+            )
+        return path, None
+    named = parse(path)
+    if named is None:
+        return path, None
+    if named.url is None and ":" not in str(path) and path.parent.is_dir():  # a folder's name, mistyped, or a repo's?
+        raise NotACheckpointError(
+            f"no such file or folder in {path.parent}", where=path, hint=f"the repo of that name is hf://{path}"
+        )
+    return mirror(named)
 
 
 def open_declared(path: str | Path, *, generic: bool = False) -> Checkpoint:
@@ -146,9 +172,9 @@ def open_declared(path: str | Path, *, generic: bool = False) -> Checkpoint:
 
     What is known then are the configuration and, from an index, the tensors' names: shapes, types and values are not.
     """
-    path = Path(path)
-    folder = path if path.is_dir() else path.parent
     try:
+        path, origin = _located(Path(path))
+        folder = path if path.is_dir() else path.parent
         if path.is_dir() or path.name == CONFIG or path.name.endswith(".index.json"):
             index_path = folder / safetensors.INDEX_NAME
             index = safetensors.load_json(index_path) if index_path.is_file() else None
@@ -156,10 +182,10 @@ def open_declared(path: str | Path, *, generic: bool = False) -> Checkpoint:
             there = any((folder / name).is_file() for name in names.values())
             weights = there or ((not names and any(folder.glob("*.safetensors"))) or any(folder.glob("*.gguf")))
             if not weights and (folder / CONFIG).is_file():
-                return _without_weights(path, folder, index)
+                return replace(_without_weights(path, folder, index), origin=origin)
     except OSError as error:
         raise SystemFailure(f"cannot read: {error.strerror or error}", where=error.filename or path) from error
-    return open_checkpoint(folder if path.name == CONFIG else path, generic=generic)
+    return replace(open_checkpoint(folder if path.name == CONFIG else path, generic=generic), origin=origin)
 
 
 def _without_weights(path: Path, folder: Path, index: dict[str, Any] | None) -> Checkpoint:
@@ -188,9 +214,7 @@ def _open_file(path: Path) -> Checkpoint:
         return _open_gguf(path)
     if path.suffix == ".safetensors":
         return _from_safetensors(path, path.parent, [path], None)
-    raise NotACheckpointError(
-        "neither GGUF nor safetensors", where=path, hint="give a .gguf file, a .safetensors file, or a model folder"
-    )
+    raise NotACheckpointError("neither GGUF nor safetensors", where=path, hint=_WHAT_TO_GIVE)
 
 
 def _open_folder(folder: Path) -> Checkpoint:

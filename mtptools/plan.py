@@ -206,6 +206,21 @@ class Plan:
     def entries(self) -> tuple[Entry, ...]:
         return tuple(entry for file in self.files for entry in file.entries)
 
+    def read(self) -> Iterator[Blob]:
+        """What carrying it out reads of its inputs' weight files."""
+        stored = {item.label: item.checkpoint for item in self.inputs}
+        for file in self.files:
+            if file.linked is not None:
+                yield Blob(file.linked, 0, file.linked.stat().st_size)
+        for entry in self.entries:
+            if all(blob.path != NOWHERE for blob in entry.source.blobs):
+                yield from entry.source.blobs
+            else:  # computed: of what it is made, all
+                yield from (blob for name in entry.names for blob in stored[entry.input][name].blobs)
+        for side in self.side:
+            if side.source is not None:
+                yield Blob(side.source, 0, side.nbytes)
+
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""

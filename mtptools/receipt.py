@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from reprlib import repr as short  # a damaged value may be a megabyte long
 from typing import Any, Final
 
 from mtptools import __version__
 from mtptools.checkpoint import Checkpoint, File
-from mtptools.containers.safetensors import parse_json
+from mtptools.containers.safetensors import load_json, parse_json
 from mtptools.errors import CorruptError
 from mtptools.plan import Plan
 from mtptools.tokens import tokenizer_facts
@@ -41,6 +44,8 @@ SCHEMA: Final = 1
 KEY_PREFIX: Final = "mtptools."
 RECEIPT_KEY: Final = "mtptools.receipt"
 FOLDER_NAME: Final = "mtptools-receipt.json"
+MAKERS: Final = ("numpy", "numba", "xllamacpp", "safetensors", "huggingface_hub")
+"""Packages whose code, or whose transfer, is behind the bytes of an output."""
 
 
 def receipt_path(out: Path, folder: bool) -> Path:
@@ -57,9 +62,22 @@ def _sources(plan: Plan) -> list[dict[str, Any]]:
     out = []
     for item in plan.inputs:
         ckpt = item.checkpoint
-        files = [_file(file, file.path.name) for file in ckpt.files]
-        out.append({"label": item.label, "name": ckpt.path.resolve().name, "dialect": ckpt.dialect, "files": files})
+        source: dict[str, Any] = {"label": item.label, "name": ckpt.path.resolve().name, "dialect": ckpt.dialect}
+        source |= {} if ckpt.origin is None else {"origin": ckpt.origin.to_json()}
+        out.append(source | {"files": [_file(file, file.path.name) for file in ckpt.files]})
     return out
+
+
+def _versions() -> dict[str, str]:
+    """Of Python, and of the packages that made bytes, as far as they are installed.
+
+    They stand in the receipt beside the output and not in the one inside: the same plan gives the same file.
+    """
+    found = {"python": platform.python_version(), "mtptools": __version__}
+    for name in MAKERS:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def _file(file: File, name: str) -> dict[str, Any]:
@@ -72,14 +90,21 @@ def _linked(plan: Plan) -> list[dict[str, Any]]:
     return [_file(files[file.linked], file.name) for file in plan.files if file.linked is not None]
 
 
-def build(plan: Plan, digests: Mapping[str, str], head_sha256: Mapping[str, str]) -> dict[str, Any]:
-    """The full receipt. `digests` is xxh3-128 per written tensor, `head_sha256` sha256 per tensor of the head."""
+def build(
+    plan: Plan, digests: Mapping[str, str], head_sha256: Mapping[str, str], command: str | None = None
+) -> dict[str, Any]:
+    """The full receipt. `digests` is xxh3-128 per written tensor, `head_sha256` sha256 per tensor of the head.
+
+    command  as it can be typed again; None where there was none
+    """
     linked = {entry.name for file in plan.files if file.linked is not None for entry in file.entries}
     return {
         "schema": SCHEMA,
         "tool": "mtptools",
         "version": __version__,
         "verb": plan.verb,
+        **({} if command is None else {"command": command}),
+        "versions": _versions(),
         "sources": _sources(plan),
         "changes": plan.to_json()["changes"],
         "facts": list(plan.facts),
@@ -142,7 +167,7 @@ def load_beside(ckpt: Checkpoint) -> dict[str, Any] | None:
     path = receipt_path(ckpt.path, ckpt.path.is_dir())
     if not path.is_file():
         return None
-    record = _checked(parse_json(path.read_bytes(), path), path)
+    record = _checked(load_json(path), path)
     rows = record.get("tensors")
     if not _rows(rows, name=str, bytes_pass=bool):
         raise _not_ours("tensors", path)

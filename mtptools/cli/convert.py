@@ -53,8 +53,8 @@ def command(
     of Qwen3.5, Qwen3-Next, GLM-4.5 or DeepSeek-V3 becomes a whole GGUF, its head included, unless --head-only is given.
     """
     from mtptools.checkpoint import open_checkpoint
-    from mtptools.cli.verifying import static_check
     from mtptools.cli.writing import carry_out
+    from mtptools.cli.written import static_check
     from mtptools.errors import UsageError
     from mtptools.head import is_sidecar
     from mtptools.ops.convert import convert_head

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from mtptools.cli.fetching import fetched
 from mtptools.cli.options import PATH, examples, output_options
 from mtptools.cli.output import emit, progress
 
@@ -27,6 +28,8 @@ def command(a: Path, b: Path, as_json: bool, quiet: bool, verbose: bool) -> int:
     from mtptools.ops.diff import diff
 
     left, right = open_checkpoint(a), open_checkpoint(b)
+    both = [name for name in left if name in right]
+    fetched((blob for name in both for one in (left, right) for blob in one[name].blobs), quiet=quiet or as_json)
     with progress(left.nbytes + right.nbytes, "compare", quiet=quiet) as done:
         result = diff(left, right, done)
     lines = [f"kept      {len(result.kept)} tensors"]

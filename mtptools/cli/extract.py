@@ -17,6 +17,7 @@ __all__ = ["command"]
         "mtptools extract model.gguf -o mtp-model.gguf",
         "mtptools extract model.gguf -o head.gguf --bare",
         "mtptools extract ./Qwen3.5-27B -o ./Qwen3.5-27B-mtp",
+        "mtptools extract Qwen/Qwen3.5-27B -o ./head --bare",
     )
 )
 @click.argument("source", type=PATH)
@@ -35,8 +36,8 @@ def command(
     draft. --verify checks lineage and validity; a sidecar has no trunk to decode with.
     """
     from mtptools.checkpoint import open_checkpoint
-    from mtptools.cli.verifying import static_check
     from mtptools.cli.writing import carry_out
+    from mtptools.cli.written import static_check
     from mtptools.ops.extract import extract
 
     plan = extract(open_checkpoint(source, generic=generic), writing.out.name, bare=bare)

@@ -16,6 +16,7 @@ __all__ = ["command"]
     epilog=examples(
         "mtptools graft trunk-Q4_K_M.gguf donor.gguf -o out.gguf",
         "mtptools graft trunk-Q4_K_M.gguf ./Qwen3.5-27B -o out.gguf --head-type Q8_0 --verify",
+        "mtptools graft trunk-Q4_K_M.gguf Qwen/Qwen3.5-27B -o out.gguf",
         "mtptools graft ./my-finetune ./Qwen3.5-27B -o ./restored --dry-run",
         "mtptools graft ./my-finetune ./Qwen3.5-27B -o ./restored --link",
     )
@@ -51,9 +52,9 @@ def command(
     through unchanged.
     """
     from mtptools.checkpoint import open_checkpoint
-    from mtptools.cli.verifying import after_graft
     from mtptools.cli.weights import read_weights
     from mtptools.cli.writing import carry_out
+    from mtptools.cli.written import after_graft
     from mtptools.ops.graft import graft
 
     base, source = open_checkpoint(trunk, generic=generic), open_checkpoint(donor, generic=generic)

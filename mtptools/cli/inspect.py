@@ -13,7 +13,13 @@ from mtptools.cli.output import emit, table
 __all__ = ["command"]
 
 
-@click.command(epilog=examples("mtptools inspect model.gguf", "mtptools inspect ./Qwen3.5-27B --json | jq .sizes"))
+@click.command(
+    epilog=examples(
+        "mtptools inspect model.gguf",
+        "mtptools inspect ./Qwen3.5-27B --json | jq .sizes",
+        "mtptools inspect Qwen/Qwen3.5-27B",
+    )
+)
 @click.argument("path", type=PATH)
 @generic_option
 @output_options

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from mtptools.checkpoint import Checkpoint
+from mtptools.cli.fetching import fetched
 from mtptools.cli.options import Running
 from mtptools.cli.output import note, table
 from mtptools.decoder import undecodable
@@ -115,6 +116,8 @@ def load(
     )
     note(str(plan), quiet=quiet)
     note(table(plan.rows(), header=("device", "what", "size"), indent="  "), quiet=quiet or not verbose)
+    for one in (ckpt, *([head] if head is not None else ())):
+        fetched((blob for tensor in one.values() for blob in tensor.blobs), quiet=quiet)
     with plan.describing():
         model = load_model(
             ckpt,

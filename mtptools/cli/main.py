@@ -30,9 +30,14 @@ VERBS: Final = {
     "convert": "Take a head to another dialect: hf, gguf or mlx.",
     "verify": "Prove a checkpoint: lineage, validity, parity, acceptance.",
     "bench": "Measure what the head gains: acceptance and speed per k.",
+    "check": "Gate a publish: everything verify can prove, one verdict, reports for CI.",
+    "card": "Write the section of a model card: what it is, what was proved.",
+    "receipt": "Show what an output was made from, and check every digest.",
+    "upload": "Send an output to a hub.",
     "generate": "Generate text, plain or speculatively with the head.",
     "prune-vocab": "Let the head draft over fewer tokens: smaller and faster.",
     "imatrix": "Measure the head's importance matrix, for quantizing it.",
+    "completion": "Print the completion script of a shell.",
     "families": "List the known architectures.",
 }
 
@@ -44,8 +49,9 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"mtptools.cli.{name.replace('-', '_')}").command
-        return command
+        from mtptools.cli.help import Verb
+
+        return Verb.of(importlib.import_module(f"mtptools.cli.{name.replace('-', '_')}").command, name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -54,7 +60,7 @@ class _Verbs(click.Group):
 
 @click.group(
     cls=_Verbs,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Examples:\n\n\b\n  mtptools inspect model.gguf\n  mtptools graft trunk.gguf donor.gguf -o out.gguf\n"
     "  mtptools verify out.gguf --parity --against donor.gguf\n\n"
     "Exit codes: 0 pass, 1 a check failed, 2 usage, 3 bad input, 4 trunk and donor incompatible, "
@@ -66,22 +72,24 @@ def cli() -> None:
 
 
 def _report(error: MtpToolsError, as_json: bool) -> None:
+    from mtptools.hub import shown  # of a mirror, a person knows the address and not the path
+
     if as_json:
         record = {
             "error": type(error).__name__,
-            "what": error.what,
-            "where": error.where,
-            "hint": error.hint,
+            "what": shown(error.what),
+            "where": error.where and shown(error.where),
+            "hint": error.hint and shown(error.hint),
             "findings": list(error.findings) if isinstance(error, IncompatibleError) else [],
             "exit_code": error.exit_code,
         }
         click.echo(json.dumps(record, indent=1))
-    note(f"error: {error}")
+    note(f"error: {shown(str(error))}")
     if isinstance(error, IncompatibleError):
         for finding in error.findings:
             note(f"  - {finding}")
     if error.hint:
-        note(f"hint: {error.hint}")
+        note(f"hint: {shown(error.hint)}")
 
 
 def _terminated(signum: int, frame: FrameType | None) -> None:
@@ -90,6 +98,8 @@ def _terminated(signum: int, frame: FrameType | None) -> None:
 
 def main(argv: list[str] | None = None) -> Any:
     """Run the command line and exit with its code."""
+    # huggingface_hub would name torch's version and an agent's to its server, and ask that for a list of agents.
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     for name in ("SIGTERM", "SIGHUP"):  # a terminal that goes away is no reason to leave half a file
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), _terminated)

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from mtptools.cli.help_pages import CHECKPOINTS
 from mtptools.errors import UsageError
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from mtptools.decoder.sampling import Sampling
 
 __all__ = [
@@ -44,6 +47,12 @@ class _Path(click.Path):
         if not str(value):
             self.fail("the path is empty; is a shell variable unset?", param, ctx)
         return super().convert(value, param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+        """Model files and folders for what is a checkpoint, any file for the rest."""
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type="checkpoint" if param.name in CHECKPOINTS else "file")]
 
 
 # Where a verb writes that was told no output. No path that is typed is this one.
@@ -204,7 +213,9 @@ _SAMPLING: Final = {
     "top_k": click.option("--top-k", default=0, show_default=True, help="0: off."),
     "top_p": click.option("--top-p", default=1.0, show_default=True, help="1: off."),
     "min_p": click.option("--min-p", default=0.0, show_default=True, help="0: off."),
-    "seed": click.option("--seed", default=0, show_default=True, type=int),
+    "seed": click.option(
+        "--seed", default=0, show_default=True, type=int, help="Of the random numbers; the same seed, the same text."
+    ),
 }
 _PENALTIES: Final = {
     "repetition": click.option("--repetition-penalty", "repetition", default=1.0, show_default=True, help="1: off."),
@@ -216,8 +227,12 @@ _PENALTIES: Final = {
 }
 _DRY: Final = {
     "multiplier": click.option("--dry-multiplier", "multiplier", default=0.0, show_default=True, help="0: off."),
-    "base": click.option("--dry-base", "base", default=1.75, show_default=True),
-    "allowed_length": click.option("--dry-allowed-length", "allowed_length", default=2, show_default=True),
+    "base": click.option(
+        "--dry-base", "base", default=1.75, show_default=True, help="Growth with each token repeated."
+    ),
+    "allowed_length": click.option(
+        "--dry-allowed-length", "allowed_length", default=2, show_default=True, help="Tokens that may repeat."
+    ),
     "dry_last_n": click.option(
         "--dry-range", "dry_last_n", default=0, show_default=True, help="Tokens DRY looks back; 0: the whole text."
     ),

@@ -18,8 +18,8 @@ from mtptools.cli.options import NO_OUTPUT, Writing
 from mtptools.cli.output import emit, note
 from mtptools.cli.plots import check_plot_place
 from mtptools.cli.prune_options import Keeping, Trying, parse_corpora
-from mtptools.cli.verifying import after_prune
 from mtptools.cli.writing import carry_out, check_plan
+from mtptools.cli.written import after_prune
 from mtptools.errors import UsageError
 from mtptools.tokens import tokenizer_facts
 from mtptools.vocab.maps import Absolute, DraftVocabulary

@@ -61,9 +61,9 @@ def command(
     Where that is the head as it is, nothing is written and the exit code is 1.
     """
     from mtptools.checkpoint import open_checkpoint
-    from mtptools.cli.verifying import after_quantize
     from mtptools.cli.weights import read_weights
     from mtptools.cli.writing import carry_out
+    from mtptools.cli.written import after_quantize
     from mtptools.ops.quantize import quantize
     from mtptools.ops.style import Style
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mtptools.checkpoint import Checkpoint
+from mtptools.cli.fetching import fetched
 from mtptools.cli.loading import require_decodable, set_threads, wired
 from mtptools.cli.options import Running
 from mtptools.cli.output import note, on_terminal, status
@@ -16,9 +17,11 @@ from mtptools.cli.stream_options import Streaming
 from mtptools.errors import SystemFailure, UsageError
 from mtptools.head import is_sidecar
 from mtptools.prompts import builtin_prompts, load_prompts
+from mtptools.tensors import Blob
 
 if TYPE_CHECKING:
     from mtptools.decoder.stream.model import Streamed
+    from mtptools.decoder.stream.outline import Outline
     from mtptools.decoder.stream.passages import Passages
     from mtptools.decoder.stream.report import StreamReport
 
@@ -88,6 +91,9 @@ def run_stream(
         if other is not None:
             twin = opened(ckpt, other) if is_sidecar(other) else opened(other, None)
         _require_room(model, twin, running)
+        for one in (model, twin):
+            if one is not None:
+                fetched(_read(one.outline, streaming.layers), quiet=quiet)
         if streaming.layers is not None:
             first, stop = streaming.layers
             done = stream_layers(model, first, stop, streaming.state, say)
@@ -111,6 +117,13 @@ def _passages(ckpt: Checkpoint, streaming: Streaming, prompts: Path | None, limi
         found = passages_of(texts[:limit], tokenizer, wanted)
     window = min(streaming.window, context) if context else streaming.window
     return Passages.cut(found[:limit], streaming.positions, window)
+
+
+def _read(outline: Outline, layers: tuple[int, int] | None) -> Iterator[Blob]:
+    """What a pass over these layers reads, or over all of them."""
+    some = outline.layers if layers is None else outline.layers[slice(*layers)]
+    for stage in (outline.ends, *some, outline.head):
+        yield from stage.blobs()
 
 
 def _require_room(model: Streamed, twin: Streamed | None, running: Running) -> None:

@@ -25,8 +25,8 @@ def command(
 ) -> int:
     """Remove the head and declare none. Also mends a checkpoint that declares a head it does not have."""
     from mtptools.checkpoint import open_checkpoint
-    from mtptools.cli.verifying import static_check
     from mtptools.cli.writing import carry_out
+    from mtptools.cli.written import static_check
     from mtptools.ops.extract import strip
 
     plan = strip(open_checkpoint(source, generic=generic), writing.out.name, link=link)

@@ -17,16 +17,16 @@ from mtptools.cli.options import (
     sampling_options,
     wiring_options,
 )
-from mtptools.cli.output import emit
+from mtptools.cli.output import emit, note
+from mtptools.cli.report_options import check_reports, report_options, write_reports
+from mtptools.cli.runtime_options import Asked, runtime_options
 from mtptools.cli.stream_options import Streaming, stream_options
+from mtptools.cli.verify_modes import PARITY_FLAGS, check_modes
 
 if TYPE_CHECKING:
     from mtptools.decoder.sampling import Sampling
 
-__all__ = ["command"]
-
-PARITY_FLAGS = ("tokens", "baseline", "serial", "probe", "offload", "context")
-DECODER_FLAGS = ("k", "prompts", "limit", "min_acceptance", "head", "device", "dtype", "threads")
+__all__ = ["PARITY_FLAGS", "command"]
 
 
 @click.command(
@@ -38,6 +38,8 @@ DECODER_FLAGS = ("k", "prompts", "limit", "min_acceptance", "head", "device", "d
         "mtptools verify out.gguf --parity --probe",
         "mtptools verify donor.gguf --parity --json > donor.json",
         "mtptools verify out.gguf --parity --baseline donor.json --min-acceptance 95%",
+        "mtptools verify out.gguf --runtime llama.cpp --k 3",
+        "mtptools verify out.gguf --parity --runtime http://127.0.0.1:8000 --html report.html",
         "mtptools verify huge.gguf --stream --text wiki.txt --k 3",
         "mtptools verify out.gguf --stream --text wiki.txt --against donor.gguf",
         "mtptools verify huge.gguf --stream --text wiki.txt --layers 0:20 --state /shared/run",
@@ -56,11 +58,13 @@ DECODER_FLAGS = ("k", "prompts", "limit", "min_acceptance", "head", "device", "d
 @click.option("--head", type=PATH, help="A sidecar to take the head from.")
 @click.option("--serial", is_flag=True, help="Also verify drafts one by one, the oracle of the fast mode.")
 @stream_options
+@runtime_options
 @device_options
 @sampling_options
 @wiring_options
 @click.option("--probe", is_flag=True, help="Measure every wiring that runtimes disagree on, best first.")
 @generic_option
+@report_options
 @output_options
 @click.pass_context
 def command(
@@ -78,11 +82,14 @@ def command(
     head: Path | None,
     serial: bool,
     streaming: Streaming | None,
+    runtime: Asked | None,
     running: Running,
     sampling: Sampling | None,
     wiring: dict[str, Any],
     probe: bool,
     generic: bool,
+    html: Path | None,
+    markdown: Path | None,
     as_json: bool,
     quiet: bool,
     verbose: bool,
@@ -92,29 +99,26 @@ def command(
     L0 lineage (digests, receipts) and L1 static checks always run. --parity adds L2: plain and speculative decoding
     give the same logits bit for bit; L3: how often drafts are accepted; L4: faults put in on purpose must hurt.
     With sampling options L2 samples so, and L3 adds the acceptance of each way to choose drafts (generate --draft).
+    --runtime adds L5: the artifact in llama.cpp or behind an address, with and without MTP, its text and ours compared.
     --stream instead reads a text in one pass, with one layer in memory at a time: L3 and L4 of a model of any size.
     """
     from mtptools.checkpoint import open_checkpoint
+    from mtptools.cli.command_line import command_line
     from mtptools.cli.verifying import parse_ks, run, run_one_pass
     from mtptools.errors import NoDecoderError, UsageError
+    from mtptools.ops.artifact import artifact
     from mtptools.report.threshold import Threshold
 
     ks, threshold = parse_ks(k), Threshold.parse(min_acceptance)
-    stated = click.core.ParameterSource.COMMANDLINE
-    if parity and streaming is not None:
-        raise UsageError("--stream is one pass in place of --parity", hint="give one of them")
-    for name in (*PARITY_FLAGS, *DECODER_FLAGS):
-        if ctx.get_parameter_source(name) is stated and not parity and (streaming is None or name in PARITY_FLAGS):
-            option, also = f"--{name.replace('_', '-')}", "" if name in PARITY_FLAGS else " or --stream"
-            if streaming is not None:
-                raise UsageError(f"{option} is of --parity, not of --stream", hint=f"leave out {option}")
-            raise UsageError(f"{option} needs --parity{also}", hint="add --parity")
-    if (sampling is not None and not parity) or (wiring and not parity and streaming is None):
-        raise UsageError("sampling and wiring options need --parity", hint="add --parity")
+    modes = {"parity": parity, "stream": streaming is not None, "runtime": runtime is not None}
+    check_modes(ctx, [mode for mode, chosen in modes.items() if chosen])
+    if sampling is not None and not parity:
+        raise UsageError("sampling options need --parity", hint="add --parity")
     if min_acceptance and min_acceptance.endswith("%") and baseline is None and against is None:
         raise UsageError("a relative --min-acceptance needs something to compare with", hint="add --against DONOR")
     if baseline is not None and against is not None:
         raise UsageError("--against and --baseline are two baselines", hint="give one of them")
+    check_reports(html, markdown)
     checkpoint = open_checkpoint(path, generic=generic)
     beside: dict[str, Any] = {
         "trunk": open_checkpoint(trunk, generic=generic) if trunk else None,
@@ -147,8 +151,11 @@ def command(
             serial=serial,
             sampling=sampling,
             probe=probe,
+            runtime=runtime,
             verbose=verbose,
         )
-    data = result.to_json()
+    data = {**result.to_json(), "command": command_line(ctx), "artifact": artifact(checkpoint)}
     emit(data, result.render(), as_json=as_json, quiet=quiet)
+    for written in write_reports(data, html, markdown):
+        note(f"report: {written}", quiet=quiet or as_json)
     return 1 if data["failures"] else 0 if data["ok"] else NoDecoderError.exit_code

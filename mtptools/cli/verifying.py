@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from mtptools.checkpoint import Checkpoint, open_checkpoint
+from mtptools.checkpoint import Checkpoint
+from mtptools.cli.baseline import read_baseline
+from mtptools.cli.fetching import fetched
 from mtptools.cli.loading import loaded, require_torch
 from mtptools.cli.options import Running
 from mtptools.cli.output import progress, status
+from mtptools.cli.runtime_options import Asked
 from mtptools.cli.stream_options import Streaming
 from mtptools.cli.streaming import run_stream
 from mtptools.decoder import undecodable
@@ -25,24 +28,21 @@ from mtptools.families.runtimes import RUNTIMES
 from mtptools.head import head_names, is_sidecar
 from mtptools.ops.lineage import lineage
 from mtptools.ops.validate import validate
-from mtptools.prompts import builtin_prompts, load_prompts
+from mtptools.prompts import read_prompts
+from mtptools.receipt import load_beside
 from mtptools.report.threshold import Threshold
 from mtptools.report.verification import Verification
+from mtptools.tensors import Blob
 from mtptools.tokens import tokenizer_facts
 
 if TYPE_CHECKING:
-    from mtptools.decoder.acceptance import Acceptance
     from mtptools.decoder.sampling import Sampling
     from mtptools.decoder.tokenizer import Tokenizer
 
 __all__ = [
-    "after_graft",
-    "after_prune",
-    "after_quantize",
     "parse_ks",
     "run",
     "run_one_pass",
-    "static_check",
     "with_breakers",
 ]
 
@@ -50,7 +50,6 @@ CPU: Final = Running("cpu", "float32", None, False, None)
 DEFAULT_TOKENS: Final = 64
 MOST: Final = 64
 DEFAULT_KS: Final = (1, 2, 3)
-Record = tuple[bool, dict[str, Any], str]
 
 
 def parse_ks(text: str) -> tuple[int, ...]:
@@ -96,10 +95,13 @@ def run(
     sampling: Sampling | None = None,
     wiring: Mapping[str, Any] | None = None,
     probe: bool = False,
+    runtime: Asked | None = None,
     quiet: bool = False,
     verbose: bool = False,
 ) -> Verification:
     """L0 and L1, and with `parity` L2 to L4, if the decoder knows the family: `not_run` says so if not.
+
+    With `runtime` L5: of every family, and with our decoder's texts beside where that knows it.
 
     alone     L0 and L1 are of `head` only: it is what was written, and the trunk is as it was
     sampling  of the sampled arm on all prompts; None: a default, on few
@@ -110,6 +112,14 @@ def run(
     if parity:
         out.not_run = undecodable(ckpt)
     if not parity or out.not_run:
+        if runtime is not None:
+            from mtptools.cli.running_runtime import run_runtime
+
+            start = perf_counter()
+            told: dict[str, Any] = {"prompts": prompts, "limit": limit, "tokens": tokens, "k": max(ks)}
+            told |= {"running": running, "wiring": wiring, "quiet": quiet, "verbose": verbose}
+            out.runtime = run_runtime(ckpt, head, runtime, **told)
+            out.seconds["L5"] = perf_counter() - start
         return out
     if donor is not None and donor.family.name != ckpt.family.name:
         what = f"family: {ckpt.family.name}, donor {donor.family.name}"
@@ -131,6 +141,7 @@ def run(
             wiring=wiring,
             sampling=sampling,
             probe=probe,
+            runtime=runtime,
             quiet=quiet,
             verbose=verbose,
         )
@@ -195,17 +206,34 @@ def _levels_0_and_1(
     quiet: bool,
 ) -> Verification:
     """Lineage and static checks, see `run`."""
+    start = perf_counter()
     if head is not None:
         _require_tokenizer(ckpt, head)
     judged = head if head is not None and alone else ckpt
+    fetched(_compared(judged, trunk, donor), quiet=quiet)
     with progress(judged.nbytes, "lineage", quiet=quiet) as done:
         found, static = lineage(judged, trunk, donor, done), validate(judged)
         if head is not None and not alone:
             found += [replace(one, against=f"{one.against} of the head") for one in lineage(head, None, None, done)]
             static = static.joined(validate(head), "head: ")
     out = Verification(judged.path.name, found, static)
+    out.seconds["L0"] = perf_counter() - start
     out.runtimes = RUNTIMES.get(ckpt.family.name, ())
     return out
+
+
+def _compared(ckpt: Checkpoint, trunk: Checkpoint | None, donor: Checkpoint | None) -> Iterator[Blob]:
+    """What comparing bytes reads: everything where there is a receipt or a trunk, heads where there is a donor."""
+    read: list[tuple[Checkpoint, Iterable[str]]] = []
+    if trunk is not None or load_beside(ckpt) is not None:
+        read.append((ckpt, ckpt))
+    elif donor is not None:
+        read.append((ckpt, head_names(ckpt)))
+    if trunk is not None:
+        read.append((trunk, trunk))
+    if donor is not None:
+        read.append((donor, head_names(donor)))
+    return (blob for one, names in read for name in names for blob in one[name].blobs)
 
 
 def _require_tokenizer(ckpt: Checkpoint, head: Checkpoint) -> None:
@@ -233,11 +261,12 @@ def _decode(
     wiring: Mapping[str, Any] | None,
     sampling: Sampling | None,
     probe: bool,
+    runtime: Asked | None,
     quiet: bool,
     verbose: bool,
 ) -> None:
-    """L2 to L4, into `out`."""
-    texts = (load_prompts(prompts) if prompts is not None else builtin_prompts())[:limit]
+    """L2 to L4, and L5 with a runtime, into `out`."""
+    chosen = read_prompts(prompts)[:limit]
     if sampling is not None and sampling.is_plain:
         raise UsageError("at temperature 0 these sampling options change nothing", hint="--temperature 0.8 --seed 1")
     require_torch()
@@ -245,10 +274,19 @@ def _decode(
 
     # What can be wrong with little is found out before weights are loaded.
     tokenizer = load_tokenizer(ckpt, ckpt.hparams.vocab_size)
-    ids = [tokenizer.encode(text) for text in texts]
+    ids, categories = [tokenizer.encode(one.text) for one in chosen], [one.category for one in chosen]
     before = read_baseline(baseline, ks, tokens, ids) if baseline is not None else None
+    answers = None
+    if runtime is not None:  # gone before weights are loaded here
+        from mtptools.cli.running_runtime import ask_runtime, judge_runtime
+
+        start = perf_counter()
+        where: dict[str, Any] = {"threads": running.threads, "gpu": running.device != "cpu"}
+        with status(quiet=quiet) as say:
+            answers = ask_runtime(ckpt, head, runtime, tokenizer, ids, tokens, max(ks), **where, say=say)
+        out.seconds["L5"] = perf_counter() - start
     longest = max(map(len, ids)) + tokens
-    from mtptools.decoder.run import SAMPLED, SAMPLED_PROMPTS, measure, verify_model
+    from mtptools.decoder.run import SAMPLED, SAMPLED_PROMPTS, measure_each, verify_model
     from mtptools.decoder.sampling import GREEDY
 
     modes = ("fast", "serial") if serial else ("fast",)
@@ -257,6 +295,7 @@ def _decode(
         samplings, sampled_prompts = (GREEDY, with_breakers(sampling, tokenizer)), len(ids)
     room: dict[str, Any] = {"texts": longest, "k": max(ks), "stream": True, "quiet": quiet, "verbose": verbose}
     with loaded(ckpt, head, running, wiring, **room) as (model, plan), status(quiet=quiet) as say:
+        start = perf_counter()
         out.decoder = verify_model(
             model,
             ids,
@@ -267,9 +306,13 @@ def _decode(
             sampled_prompts=sampled_prompts,
             controls=controls,
             probing=probe,
+            categories=categories,
+            decode=tokenizer.decode,
             progress=say,
         )
-        out.memory = plan.to_json()
+        out.memory, out.seconds["L2"] = plan.to_json(), perf_counter() - start
+        if runtime is not None and answers is not None:
+            out.runtime = judge_runtime(answers, None if runtime.runtime_alone else model, tokenizer, chosen, say=say)
     del model
     if donor is not None:
         # A sidecar has no trunk of its own: its head is measured on this one.
@@ -277,93 +320,7 @@ def _decode(
         room["quiet"] = True
         with loaded(trunk, sidecar, running, wiring, **room) as (other, _), status(quiet=quiet) as say:
             say(f"baseline: {donor.path.name}")
-            out.baseline_acceptance = measure(other, ids, ks, tokens)
+            out.baseline_acceptance, out.baseline_categories = measure_each(other, ids, categories, ks, tokens)
         out.baseline = donor.path.name
     if before is not None and baseline is not None:
-        out.baseline, out.baseline_acceptance = baseline.name, before
-
-
-def read_baseline(path: Path, ks: Sequence[int], tokens: int, prompts: Sequence[Sequence[int]]) -> list[Acceptance]:
-    """Acceptance per k of an earlier report (`verify --parity --json`) of the same prompts. Raises InputError."""
-    from mtptools.decoder.acceptance import Acceptance
-    from mtptools.decoder.report import digest_prompts
-
-    hint = "make one with the same flags: mtptools verify DONOR --parity --json > report.json"
-    try:
-        report = json.loads(path.read_text(encoding="utf-8"))["decoder"]
-        rows = {
-            int(row["k"]): Acceptance(
-                int(row["k"]),
-                tuple(int(n) for n in row["drafted"]),
-                tuple(int(n) for n in row["accepted"]),
-                int(row["steps"]),
-                int(row["emitted"]),
-            )
-            for row in report["acceptance"]
-        }
-        same = (report["tokens"], report["prompts_digest"]) == (tokens, digest_prompts(prompts))
-    except OSError as error:
-        raise InputError(f"cannot read the report: {error.strerror or error}", where=path, hint=hint) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError("not a report with acceptance in it", where=path, hint=hint) from error
-    if not same:
-        raise InputError("the report was made with other prompts or another --tokens", where=path, hint=hint)
-    missing = [k for k in ks if k not in rows or not rows[k].steps]
-    if missing:
-        raise InputError(f"the report says nothing of k = {', '.join(map(str, missing))}", where=path, hint=hint)
-    return [rows[k] for k in ks]
-
-
-def _record(result: Verification) -> Record:
-    data = result.to_json()
-    return data["ok"], data, result.render()
-
-
-def static_check(path: Path, *, generic: bool = False) -> Record:
-    """L0 and L1 of a written output that has no trunk, or no head, to decode with."""
-    return _record(run(open_checkpoint(path, generic=generic), parity=False, quiet=True))
-
-
-def after_quantize(source: Checkpoint, *, quiet: bool) -> Callable[[Path], Record]:
-    """All levels of a written output with a quantized head, measured against its source; a sidecar has no trunk."""
-
-    def check(path: Path) -> Record:
-        out = open_checkpoint(path, generic=source.generic)
-        if is_sidecar(source):
-            return _record(run(out, parity=False, quiet=True))
-        return _record(run(out, parity=True, trunk=source, donor=source, quiet=quiet))
-
-    return check
-
-
-def after_prune(
-    source: Checkpoint, trunk: Checkpoint | None, *, judged: bool = False, quiet: bool
-) -> Callable[[Path], Record]:
-    """All levels of a written output with a reduced head, or with the whole one again, measured against its source.
-
-    A sidecar is decoded on the trunk of its source, or on one that was given.
-
-    judged  what it loses was measured and accepted: only a dead head fails
-    """
-    threshold = Threshold(relative=0.0) if judged else Threshold()
-
-    def check(path: Path) -> Record:
-        out = open_checkpoint(path)
-        holder = source if not is_sidecar(source) else trunk
-        if holder is None:
-            return _record(run(out, parity=False, donor=source, quiet=quiet))
-        if not is_sidecar(out):
-            return _record(run(out, parity=True, trunk=source, donor=source, threshold=threshold, quiet=quiet))
-        return _record(run(holder, parity=True, head=out, alone=True, donor=source, threshold=threshold, quiet=quiet))
-
-    return check
-
-
-def after_graft(trunk: Checkpoint, donor: Checkpoint, *, quiet: bool) -> Callable[[Path], Record]:
-    """All levels of a written graft, measured against its donor."""
-
-    def check(path: Path) -> Record:
-        out = open_checkpoint(path, generic=trunk.generic)
-        return _record(run(out, parity=True, trunk=trunk, donor=donor, quiet=quiet))
-
-    return check
+        out.baseline, (out.baseline_acceptance, out.baseline_categories) = baseline.name, before

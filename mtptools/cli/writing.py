@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from mtptools.cli.fetching import fetched
 from mtptools.cli.options import Writing
 from mtptools.cli.output import emit, note, progress
 from mtptools.errors import UsageError
+from mtptools.hub import missing
 from mtptools.plan import Plan, human_bytes
 
 __all__ = ["carry_out", "check_plan"]
@@ -51,15 +54,18 @@ def carry_out(
     _check_name(plan, told.out)
     if told.dry_run:
         check_output(plan, out, force=told.force)
+        absent = missing(plan.read())
+        fetches = f"\nto fetch: {human_bytes(absent.nbytes)} in {absent.ranges} ranges of {absent.files} files"
         emit(
-            {**(more or {}), **plan.to_json()},
-            plan.render() + "\ndry run: nothing was written",
+            {**(more or {}), **plan.to_json(), "fetch": asdict(absent)},
+            plan.render() + (fetches if absent.nbytes else "") + "\ndry run: nothing was written",
             as_json=as_json,
             quiet=quiet,
         )
         return 0
     for line in [plan.render()] if told.verbose else plan.facts:
         note(line, quiet=quiet)
+    fetched(plan.read(), quiet=quiet or as_json)
     with progress(plan.nbytes - plan.linked_bytes, plan.verb, quiet=quiet) as done:
         written = write(plan, out, force=told.force, progress=done)
     head = [entry for entry in plan.entries if entry.head]

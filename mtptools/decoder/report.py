@@ -12,8 +12,10 @@ from typing import Any
 import torch
 
 from mtptools.decoder.acceptance import Acceptance
+from mtptools.decoder.by_prompt import PromptCounts
 from mtptools.decoder.controls import ControlResult
 from mtptools.decoder.kernels import unavailable
+from mtptools.decoder.margins import Margins
 from mtptools.decoder.model import Model
 from mtptools.decoder.ops import Arithmetic
 from mtptools.decoder.packed import how_held
@@ -36,6 +38,7 @@ class SampledAcceptance:
     def to_json(self) -> dict[str, Any]:
         return {
             "sampling": self.sampling.to_json(),
+            "words": str(self.sampling),
             "prompts": self.prompts,
             "drafts": {choice: [one.to_json() for one in found] for choice, found in self.drafts.items()},
         }
@@ -48,6 +51,8 @@ class DecoderReport:
     acceptance  per k, greedy; sampled: the same for each sampled arm; probed: of other wirings, best first
     prompts_digest  of the prompts' token ids: two reports can be compared only when these are equal
     distinct    different tokens by emitted ones: a text that loops measures little
+    per_prompt  greedy counts of each;  categories  acceptance per k of each, empty when all prompts are of one
+    margins     the trunk's along the greedy texts
     """
 
     prompts: int
@@ -64,6 +69,9 @@ class DecoderReport:
     plain_tokens_per_second: float = 0.0
     fingerprint: dict[str, Any] = field(default_factory=dict)
     prompts_digest: str = ""
+    per_prompt: list[PromptCounts] = field(default_factory=list)
+    categories: dict[str, list[Acceptance]] = field(default_factory=dict)
+    margins: Margins | None = None
 
     @property
     def parity_ok(self) -> bool:
@@ -86,6 +94,11 @@ class DecoderReport:
             "k": list(self.ks),
             "parity": {"equal": self.parity_ok, "arms": [result.to_json() for result in self.parity]},
             "acceptance": [one.to_json() for one in self.acceptance],
+            "categories": {
+                name: {"acceptance": [one.to_json() for one in found]} for name, found in self.categories.items()
+            },
+            "per_prompt": [one.to_json() for one in self.per_prompt],
+            "margins": None if self.margins is None else self.margins.to_json(),
             "sampled": [one.to_json() for one in self.sampled],
             "probe": [one.to_json() for one in self.probed],
             "controls": [result.to_json() for result in self.controls],

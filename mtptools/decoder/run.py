@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from mtptools.decoder.acceptance import Acceptance, simulate, total
+from mtptools.decoder.by_prompt import PromptCounts, by_category
 from mtptools.decoder.controls import diagnose, run_controls
+from mtptools.decoder.margins import Margins
 from mtptools.decoder.model import Model
 from mtptools.decoder.mtp_head import Head
 from mtptools.decoder.parity import Parity, compare
@@ -17,7 +20,15 @@ from mtptools.decoder.speculate import decode_plain, decode_speculative
 from mtptools.decoder.trace import DraftCounts, Trace
 from mtptools.errors import UsageError
 
-__all__ = ["DEFAULT_KS", "SAMPLED", "SAMPLED_PROMPTS", "compare_drafts", "measure", "verify_model"]
+__all__ = [
+    "DEFAULT_KS",
+    "SAMPLED",
+    "SAMPLED_PROMPTS",
+    "compare_drafts",
+    "measure",
+    "measure_each",
+    "verify_model",
+]
 
 DEFAULT_KS: Final = (1, 2, 3)
 SAMPLED: Final = Sampling(temperature=0.8, top_k=40, top_p=0.95, seed=1)
@@ -40,6 +51,8 @@ def verify_model(
     sampled_prompts: int = SAMPLED_PROMPTS,
     controls: bool = True,
     probing: bool = False,
+    categories: Sequence[str] = (),
+    decode: Callable[[Sequence[int]], str] | None = None,
     progress: Progress | None = None,
 ) -> DecoderReport:
     """Decode every prompt plainly and with every k; compare; count; try the controls.
@@ -51,6 +64,7 @@ def verify_model(
                the acceptance of every way to choose drafts
 
     probing    measure the head in every wiring that runtimes disagree on
+    categories one a prompt, for acceptance by category;  decode  ids to text, to show the tokens around a difference
 
     Raises MissingHeadError, and UsageError when there is nothing to decode. Nothing found is an error here: what
     fails a check is for the caller to say.
@@ -63,6 +77,8 @@ def verify_model(
     sampled_traces: dict[Sampling, list[Trace]] = {}
     counts: dict[int, list[DraftCounts]] = {k: [] for k in ks}
     parity: list[Parity] = []
+    named = list(categories) or [""] * len(prompts)
+    per_prompt = [PromptCounts(len(ids), category) for ids, category in zip(prompts, named, strict=True)]
     for number, ids in enumerate(prompts):
         for sampling in samplings:
             greedy = sampling.is_plain
@@ -72,6 +88,8 @@ def verify_model(
             say(f"{label}, plain")
             plain = decode_plain(model, ids, n_tokens, sampling=sampling, keep_states=True)
             (plain_traces if greedy else sampled_traces.setdefault(sampling, [])).append(plain)
+            if greedy:
+                per_prompt[number].add(0, plain)
             for k in ks:
                 for mode in modes:
                     arm = f"{label}, k={k}" + ("" if mode == "fast" else f", {mode}")
@@ -80,9 +98,12 @@ def verify_model(
                     result = compare(plain, trace, arm)
                     if result.first_difference is not None:
                         result = _look_closer(model, ids, n_tokens, k, mode, sampling, result)
-                    parity.append(result)
+                        if decode is not None and result.context is not None:
+                            result = replace(result, context=result.context.read(decode))
+                    parity.append(replace(result, prompt=number + 1))
                     if greedy and mode == modes[0]:
                         counts[k].append(trace.drafts)
+                        per_prompt[number].add(k, trace)
     report = DecoderReport(
         prompts=len(prompts),
         prompt_tokens=sum(len(ids) for ids in prompts),
@@ -92,6 +113,9 @@ def verify_model(
         acceptance=[total(k, counts[k]) for k in ks],
         fingerprint=fingerprint(model),
         prompts_digest=digest_prompts(prompts),
+        per_prompt=per_prompt,
+        categories=by_category(named, counts),
+        margins=Margins.of(plain_traces),
     )
     if sampled_traces:
         say("acceptance when sampling")
@@ -112,9 +136,17 @@ def verify_model(
 
 def measure(model: Model, prompts: Sequence[Sequence[int]], ks: Sequence[int], n_tokens: int) -> list[Acceptance]:
     """Acceptance per k alone: one plain pass a prompt, then the head by itself."""
+    return measure_each(model, prompts, [""] * len(prompts), ks, n_tokens)[0]
+
+
+def measure_each(
+    model: Model, prompts: Sequence[Sequence[int]], categories: Sequence[str], ks: Sequence[int], n_tokens: int
+) -> tuple[list[Acceptance], dict[str, list[Acceptance]]]:
+    """As `measure`, and the same of each category of prompts; of none when all are of one."""
     head = model.require_head()
     traces = [decode_plain(model, ids, n_tokens, keep_states=True) for ids in prompts]
-    return [total(k, [simulate(head, trace, k) for trace in traces]) for k in ks]
+    counts = {k: [simulate(head, trace, k) for trace in traces] for k in ks}
+    return [total(k, counts[k]) for k in ks], by_category(categories, counts)
 
 
 def compare_drafts(

@@ -12,7 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["RUNTIMES", "RuntimeWiring"]
+__all__ = ["READ", "RUNTIMES", "RuntimeWiring"]
+
+READ: Final[Mapping[str, str]] = {
+    "llama.cpp": "build 11549",
+    "vLLM": "0.33",
+    "SGLang": "0.5.23",
+    "transformers": "5.23",
+    "mlx-vlm": "0.7.10",
+}
+"""The version of each that was read. Older ones may do the same; that was not looked at."""
 
 
 @dataclass(frozen=True, slots=True)

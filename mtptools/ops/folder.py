@@ -42,8 +42,8 @@ def loose_facts(names: Sequence[str]) -> list[str]:
 
 
 def side_files(ckpt: Checkpoint, made: dict[str, bytes]) -> tuple[SideFile, ...]:
-    """The folder's other files, and the ones made anew. An earlier receipt does not describe the output."""
-    skip = {*made, "mtptools-receipt.json"}
+    """The folder's other files, and the ones made anew. An earlier receipt, or settings, are not the output's."""
+    skip = {*made, "mtptools-receipt.json", "mtptools.toml"}
     folder = ckpt.folder
     copied = [
         SideFile(str(path), folder / path)

@@ -20,6 +20,7 @@ from mtptools.head import Found, find_head, find_trunk, head_names, layers_of, w
 from mtptools.ops.diff import digest
 from mtptools.ops.lineage_encoded import Again
 from mtptools.ops.lineage_reduced import to_same_roles
+from mtptools.ops.lineage_tokenizer import other_tokenizer
 from mtptools.ops.own_output import OUTPUT
 from mtptools.receipt import identity, load_beside, load_inside
 from mtptools.recode import recoded
@@ -69,6 +70,9 @@ def lineage(
         out.append(_trunk(ckpt, trunk, progress))
     if donor is not None:
         out.append(_donor(ckpt, donor, progress))
+    holder = trunk if trunk is not None else donor
+    if holder is not None and (differs := other_tokenizer(ckpt, holder)) is not None:
+        out.append(Lineage("tokenizer", "fail", differs))
     return out
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mtptools import __version__
 from mtptools.ops.lineage import Lineage
 from mtptools.ops.validate import Result
+from mtptools.report.runtime import runtime_lines
 from mtptools.report.stream import stream_failures, stream_lines
 from mtptools.report.threshold import DEAD, Threshold
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:  # torch is loaded only by --parity
     from mtptools.decoder.report import DecoderReport, SampledAcceptance
     from mtptools.decoder.stream.report import StreamReport
     from mtptools.families.runtimes import RuntimeWiring
+    from mtptools.runtimes.report import RuntimeReport
 
 __all__ = ["SCHEMA", "Verification"]
 
@@ -34,6 +36,8 @@ class Verification:
     stream    one pass in place of decoding
     baseline  name of what the acceptance is measured against, None without one
     not_run   why L2 to L4 were asked for and not run
+    runtime   the artifact in a real runtime
+    seconds   by the first level of what ran together: L0 (and L1), L2 (to L4), L5
     memory    what decoding was planned to take
     runtimes  how runtimes connect heads of the family, to name what a probe found
     """
@@ -45,10 +49,13 @@ class Verification:
     stream: StreamReport | None = None
     baseline: str | None = None
     baseline_acceptance: list[Acceptance] = field(default_factory=list)
+    baseline_categories: dict[str, list[Acceptance]] = field(default_factory=dict)
     threshold: Threshold = field(default_factory=Threshold)
     not_run: str | None = None
     runtimes: Sequence[RuntimeWiring] = ()
     memory: dict[str, Any] | None = None
+    runtime: RuntimeReport | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
 
     def failures(self) -> list[str]:
         """Why it does not pass, each with its level; empty when it does."""
@@ -58,6 +65,8 @@ class Verification:
             out += self._parity() + self._acceptance() + self._controls()
         if self.stream is not None:
             out += stream_failures(self.stream, self.threshold)
+        if self.runtime is not None:
+            out += self.runtime.failures()
         return out
 
     def _parity(self) -> list[str]:
@@ -114,8 +123,17 @@ class Verification:
             "static": self.static.to_json(),
             "decoder": None if self.decoder is None else self.decoder.to_json(),
             "memory": self.memory,
+            "seconds": {level: round(took, 3) for level, took in self.seconds.items()},
             "stream": None if self.stream is None else self.stream.to_json(),
-            "baseline": {"name": self.baseline, "acceptance": [a.to_json() for a in self.baseline_acceptance]}
+            "runtime": None if self.runtime is None else self.runtime.to_json(),
+            "baseline": {
+                "name": self.baseline,
+                "acceptance": [a.to_json() for a in self.baseline_acceptance],
+                "categories": {
+                    name: {"acceptance": [a.to_json() for a in found]}
+                    for name, found in self.baseline_categories.items()
+                },
+            }
             if self.baseline
             else None,
             "threshold": {"absolute": self.threshold.absolute, "relative": self.threshold.relative},
@@ -136,6 +154,8 @@ class Verification:
             lines += self._decoder_lines()
         if self.stream is not None:
             lines += stream_lines(self.stream)
+        if self.runtime is not None:
+            lines += ["", *runtime_lines(self.runtime)]
         failures = self.failures()
         levels = "L0, L1 (no --parity: nothing was decoded)" if self.decoder is None else "L0 to L4"
         if self.stream is not None:
@@ -149,6 +169,8 @@ class Verification:
                 tail += f"; L4 has no power to see {', '.join(report.powerless)}: {more}"
         if self.not_run is not None:
             levels = f"L0, L1; L2 to L4 were not run: {self.not_run}"
+        if self.runtime is not None:
+            levels = "L0 to L5" if self.decoder is not None else f"L5; {levels}"
         verdict = "FAIL" if failures else "PASS" if self.not_run is None else "NOT CHECKED"
         lines += ["", f"{verdict}  {levels}{tail}", *(f"  {line}" for line in failures)]
         return "\n".join(lines)

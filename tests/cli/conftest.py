@@ -5,8 +5,15 @@ from collections.abc import Callable
 import pytest
 
 from mtptools.cli.main import main
+from mtptools.prompts import read_prompts
 
 Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def few_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two built-in prompts, for what decodes with a verb's defaults: --verify has no options of its own."""
+    monkeypatch.setattr("mtptools.cli.verifying.read_prompts", lambda path: read_prompts(path)[:2])
 
 
 @pytest.fixture

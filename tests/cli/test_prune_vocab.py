@@ -244,6 +244,7 @@ def test_a_folder_without_weights_is_enough_for_a_list(run: Any, prose: Path, tm
     assert rc == 3
 
 
+@pytest.mark.usefixtures("few_prompts")
 def test_a_sidecar_is_measured_on_the_trunk_that_is_named(run: Any, prose: Path, tmp_path: Path) -> None:
     side, out = tmp_path / "side.gguf", tmp_path / "out.gguf"
     assert run("extract", MODEL, "-o", side)[0] == 0

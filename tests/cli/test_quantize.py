@@ -30,6 +30,7 @@ def importance(path: Path, model: Path, weight: float = 1.0) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("few_prompts")
 def test_a_quantized_head_is_written_verified_and_on_record(run: Run, full: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.gguf"
     weights = importance(tmp_path / "i.gguf", full)
@@ -47,6 +48,8 @@ def test_a_quantized_head_is_written_verified_and_on_record(run: Run, full: Path
     assert run("verify", out, "--trunk", full, "--against", full)[0] == 0
 
 
+@pytest.mark.usefixtures("few_prompts")
+@pytest.mark.parametrize("family", ["qwen35"])  # the search for codes of one bit takes its time
 def test_a_head_that_lost_its_acceptance_fails(run: Run, full: Path, tmp_path: Path) -> None:
     if ggml_library.available() is None:
         pytest.skip("no wheel with ggml is installed: pip install xllamacpp")

@@ -116,6 +116,7 @@ def test_sidecar_and_serial(run: Any, full: Path, trunk_q8: Path, tmp_path: Path
     assert "hint:" in err
 
 
+@pytest.mark.usefixtures("few_prompts")
 def test_verify_option_of_graft(run: Any, full: Path, trunk_q8: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.gguf"
     code, text, err = run("graft", trunk_q8, full, "-o", out, "--verify")

@@ -1,0 +1,79 @@
+"""Running `verify` once for each artifact of a gate."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import time
+from typing import Any, Final
+
+import click
+
+from mtptools.cli.check_asked import SHARED, Asked
+from mtptools.cli.verify import command as verify
+from mtptools.errors import InputError, MtpToolsError, SystemFailure, UsageError, typed
+from mtptools.report.gate import Checked, error_record
+
+__all__ = ["check"]
+
+_OPTIONS: Final = {str(option.name): option for option in SHARED}
+
+
+def check(asked: Asked) -> Checked:
+    """Verify one artifact. An error of the artifact is a result; a UsageError is of the command line, and is raised."""
+    start = time.perf_counter()
+    try:
+        code, data = _verified(asked)
+    except UsageError as error:
+        raise UsageError(error.what, where=error.where or asked.file, hint=error.hint) from error
+    except MtpToolsError as error:
+        return Checked(asked.path, error.exit_code, time.perf_counter() - start, error=error_record(error))
+    except (OSError, MemoryError) as error:
+        what = getattr(error, "strerror", None) or str(error) or "out of memory"
+        failure = SystemFailure(what, where=getattr(error, "filename", None))
+        return Checked(asked.path, failure.exit_code, time.perf_counter() - start, error=error_record(failure))
+    return Checked(asked.path, code, time.perf_counter() - start, verification=data)
+
+
+def _verified(asked: Asked) -> tuple[int, dict[str, Any]]:
+    """What `mtptools verify --json` returns and prints: a gate has no view of its own on what is right."""
+    words = _words(asked)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        try:
+            code = verify.main(["--json", *words], prog_name="verify", standalone_mode=False)
+        except click.ClickException as error:
+            raise UsageError(error.format_message(), hint="mtptools check --help") from error
+    return int(code), json.loads(printed.getvalue())
+
+
+def _words(asked: Asked) -> list[str]:
+    """The command line of `verify` for one artifact. Raises InputError for a sidecar without a trunk."""
+    told, path = dict(asked.told), asked.path
+    static = told.pop("static", False)
+    if not static and "head" not in told and _is_sidecar(path, bool(told.get("generic"))):
+        if "trunk" not in told:
+            hint = f"mtptools check {typed(path)} --trunk TRUNK, or --static"
+            raise InputError("a sidecar: there is no trunk in it to decode with", where=path, hint=hint)
+        told["head"], path = path, str(told.pop("trunk"))
+    if not static and "stream" not in told:
+        told["parity"] = True
+    return [*(word for name, value in told.items() for word in _option(_OPTIONS[name], value)), "--", path]
+
+
+def _option(option: click.Option, value: object) -> list[str]:
+    name = max(option.opts, key=len)
+    if isinstance(value, bool):
+        return [name if value else max(option.secondary_opts, key=len)]
+    return [f"{name}={one}" for one in (value if isinstance(value, list) else [value])]
+
+
+def _is_sidecar(path: str, generic: bool) -> bool:
+    """What cannot be opened is none: `verify` says what is wrong with it."""
+    from mtptools.checkpoint import open_checkpoint
+    from mtptools.head import is_sidecar
+
+    try:
+        return is_sidecar(open_checkpoint(path, generic=generic))
+    except MtpToolsError:
+        return False

@@ -1,0 +1,188 @@
+"""What stays on the disk: resumed, checked, thrown away when it does not fit, shared with huggingface_hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants, hf_hub_download
+
+from mtptools.errors import CorruptError
+from mtptools.hub import mirror, missing, parse, prefetch, unregistered
+from mtptools.hub.partial import Partial
+from mtptools.tensors import PARTIAL, Blob
+from tests.hub.contents import Bytes, Pattern, shard
+from tests.hub.server import Hub
+
+SIZE = 1_500_000
+
+
+@pytest.fixture
+def content(hub: Hub) -> Pattern:
+    content = shard({"a": SIZE})
+    hub.add("user/repo", {"config.json": Bytes(b"{}"), "model.safetensors": content})
+    return content
+
+
+def opened() -> Path:
+    PARTIAL.clear()
+    address = parse("user/repo")
+    assert address is not None
+    return mirror(address)[0] / "model.safetensors"
+
+
+def record(path: Path) -> Path:
+    return path.parent.parent / ".ranges" / f"{path.name}.json"
+
+
+def test_a_second_run_fetches_nothing(hub: Hub, content: Pattern) -> None:
+    path = opened()
+    prefetch([Blob(path, 500_000, 200_000)])
+    before = hub.sent
+    assert opened() == path
+    assert missing([Blob(path, 500_000, 200_000)]).nbytes == 0
+    prefetch([Blob(path, 500_000, 200_000)])
+    assert hub.sent == before
+
+
+def test_a_whole_file_is_checked_and_then_ordinary(hub: Hub, content: Pattern) -> None:
+    path = opened()
+    prefetch([Blob(path, 0, content.size)])
+    assert path.read_bytes() == bytes(content.read(0, content.size))
+    assert path not in {opened(): None} or path not in PARTIAL
+    assert json.loads(record(path).read_bytes())["whole"] is True
+    assert unregistered(path) is None
+
+
+def test_a_whole_file_with_another_digest(hub: Hub, content: Pattern) -> None:
+    path = opened()
+    hub.faults.damage = True
+    with pytest.raises(CorruptError, match=r"all 1500\d+ bytes came, but their digest is"):
+        prefetch([Blob(path, 0, content.size)])
+    assert missing([Blob(path, 0, content.size)]).nbytes == content.size, "thrown away"
+    hub.faults.damage = False
+    prefetch([Blob(path, 0, content.size)])
+    assert path.read_bytes() == bytes(content.read(0, content.size))
+
+
+@pytest.mark.parametrize("harm", ["no record", "not json", "other size", "other etag", "no data", "short", "outside"])
+def test_a_record_that_does_not_fit(hub: Hub, content: Pattern, harm: str) -> None:
+    path = opened()
+    blob = Blob(path, 500_000, 200_000)
+    prefetch([blob])
+    stored = json.loads(record(path).read_bytes())
+    match harm:
+        case "no record":
+            record(path).unlink()
+        case "not json":
+            record(path).write_text("{")
+        case "other size":
+            record(path).write_text(json.dumps(stored | {"size": 3}))
+        case "other etag":
+            record(path).write_text(json.dumps(stored | {"etag": "x"}))
+        case "no data":
+            path.unlink()
+        case "short":
+            os.truncate(path, 1000)
+        case "outside":
+            record(path).write_text(json.dumps(stored | {"ranges": [[0, 10**12]]}))
+    assert opened() == path
+    assert missing([blob]).nbytes == blob.nbytes
+    assert path.stat().st_size == content.size
+    prefetch([blob])
+    with open(path, "rb") as file:
+        file.seek(blob.offset)
+        assert file.read(blob.nbytes) == bytes(content.read(blob.offset, blob.nbytes))
+
+
+def test_the_record_never_promises_what_is_not_there(
+    hub: Hub, content: Pattern, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that loses what was not synced: whatever the record on it says was synced before it was written."""
+    path = opened()
+    synced: list[str] = []
+    fsync, replace = os.fsync, os.replace
+    names = {path: "data", record(path): "record"}
+
+    def watched(fd: int) -> None:
+        synced.append(names.get(Path(f"/proc/self/fd/{fd}").readlink(), "other"))
+        fsync(fd)
+
+    def moved(a: Path, b: Path) -> None:
+        synced.append(names.get(Path(b), "other"))
+        replace(a, b)
+
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("no /proc to tell which file is synced")
+    monkeypatch.setattr(os, "fsync", watched)
+    monkeypatch.setattr(os, "replace", moved)
+    prefetch([Blob(path, 500_000, 200_000)])
+    assert synced == ["data", "other", "record"]
+
+
+def test_an_end_before_the_check(hub: Hub, content: Pattern, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every byte came, and the process was killed before it compared the digest: the next one does."""
+    path = opened()
+    with monkeypatch.context() as patch:
+        patch.setattr(Partial, "finish", lambda file: None)
+        prefetch([Blob(path, 0, content.size)])
+    with open(path, "r+b") as file:
+        file.seek(700_000)
+        file.write(b"damaged")
+    with pytest.raises(CorruptError, match="digest"):
+        opened()
+
+
+def test_who_only_looks_does_not_wait(hub: Hub, content: Pattern) -> None:
+    """A file that another process fetches for an hour can be opened meanwhile."""
+    path = opened()
+    mine = PARTIAL[path]
+    assert isinstance(mine, Partial)
+    with mine.locked():
+        assert opened() == path
+
+
+def test_two_at_once_fetch_once(hub: Hub, content: Pattern) -> None:
+    path = opened()
+    before = hub.sent
+    threads = [threading.Thread(target=prefetch, args=([Blob(path, 200_000, 1_000_000)],)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert hub.sent - before == 1_000_000
+
+
+def test_another_process_fetched_meanwhile(hub: Hub, content: Pattern) -> None:
+    path = opened()
+    mine = PARTIAL[path]
+    assert opened() == path
+    prefetch([Blob(path, 200_000, 1_000_000)])  # by the second object, as another process has it
+    before = hub.sent
+    mine.need(200_000, 1_000_000)
+    assert hub.sent == before
+
+
+def test_a_path_into_the_cache(hub: Hub, content: Pattern) -> None:
+    path = opened()
+    assert unregistered(path) is None
+    PARTIAL.clear()
+    assert unregistered(path) == "hf://user/repo/model.safetensors"
+    assert unregistered(path.parent / "config.json") is None
+    assert unregistered(Path(__file__)) is None
+
+
+def test_what_huggingface_hub_downloaded_is_used(hub: Hub, content: Pattern, monkeypatch: pytest.MonkeyPatch) -> None:
+    hf_hub_download("user/repo", "model.safetensors", endpoint=hub.url, cache_dir=constants.HF_HUB_CACHE)
+    sent = hub.sent
+    path = opened()
+    assert hub.sent - sent == 2, "config.json alone"
+    assert path not in PARTIAL
+    assert path.read_bytes() == bytes(content.read(0, content.size))
+    assert path.resolve().name == "model.safetensors"
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("MTPTOOLS_CACHE", str(path.parents[4] / "another"))
+    assert opened().read_bytes() == path.read_bytes()
