@@ -44,12 +44,19 @@ class Written:
     digests: dict[str, str] = field(default_factory=dict)
 
 
-def write(plan: Plan, out: Path, *, force: bool = False, progress: Progress = lambda n: None) -> Written:
-    """Write the plan to `out` and its receipt beside it. `progress` is called with bytes done."""
+def write(
+    plan: Plan,
+    out: Path,
+    *,
+    force: bool = False,
+    progress: Progress = lambda n: None,
+    command: str | None = None,
+) -> Written:
+    """Write the plan to `out`, and beside it its receipt, which names `command`. `progress` is told of bytes done."""
     check_output(plan, out, force=force)
     with staging(out) as stage:
         try:
-            written = _stream(plan, out, stage, progress)
+            written = _stream(plan, out, stage, progress, command)
             publish(plan, out, stage, force=force)
         except OSError as error:
             raise SystemFailure(
@@ -58,7 +65,7 @@ def write(plan: Plan, out: Path, *, force: bool = False, progress: Progress = la
     return written
 
 
-def _stream(plan: Plan, out: Path, stage: Path, progress: Progress) -> Written:
+def _stream(plan: Plan, out: Path, stage: Path, progress: Progress, command: str | None) -> Written:
     digests: dict[str, str] = {}
     sha256: dict[str, str] = {}
     # Headers that carry the receipt are written twice: their length is known at once, the digests inside of them
@@ -91,7 +98,7 @@ def _stream(plan: Plan, out: Path, stage: Path, progress: Progress) -> Written:
         elif side.source is not None:
             need(side.source)
             shutil.copyfile(side.source, target)
-    record = receipt.build(plan, digests, sha256)
+    record = receipt.build(plan, digests, sha256, command)
     path = receipt_of(plan, out)
     (stage / path.name).write_text(_as_text(record), encoding="utf-8")
     return Written(out if plan.folder else out.parent / plan.files[0].name, record, path, digests)

@@ -7,8 +7,10 @@ from typing import Any
 
 import click
 
+from mtptools.cli.command_line import command_line
 from mtptools.cli.options import PATH, Running, device_options, examples, output_options, wiring_options
 from mtptools.cli.output import emit, note, status
+from mtptools.cli.report_options import check_reports, report_options, write_reports
 
 __all__ = ["command"]
 
@@ -30,6 +32,7 @@ __all__ = ["command"]
 @device_options
 @wiring_options
 @click.option("--plot", "picture", type=PATH, help="Draw it: FILE.svg or FILE.png; one that is there is replaced.")
+@report_options
 @output_options
 def command(
     path: Path,
@@ -42,6 +45,8 @@ def command(
     running: Running,
     wiring: dict[str, Any],
     picture: Path | None,
+    html: Path | None,
+    markdown: Path | None,
     as_json: bool,
     quiet: bool,
     verbose: bool,
@@ -53,9 +58,11 @@ def command(
     from mtptools.checkpoint import open_checkpoint
     from mtptools.cli.loading import loaded, require_decodable
     from mtptools.cli.verifying import parse_ks
+    from mtptools.ops.artifact import artifact
     from mtptools.prompts import read_prompts, spread
     from mtptools.report.bench import render, to_json
 
+    check_reports(html, markdown)
     ks = parse_ks(k)
     if picture is not None:
         from mtptools.report.plot import check_plot, plot, write_plot
@@ -76,11 +83,13 @@ def command(
     ):
         bench = bench_model(model, ids, categories, ks, tokens, runs=runs, progress=say)
     data = to_json(bench, ckpt.path.name)
-    data["memory"] = plan.to_json()
+    data |= {"memory": plan.to_json(), "command": command_line(), "artifact": artifact(ckpt)}
     for record, one in zip(data["decoder"]["per_prompt"], chosen, strict=True):
         record["prompt"] = one.text
     emit(data, render(bench, ckpt.path.name), as_json=as_json, quiet=quiet)
     if picture is not None:  # last: whatever happens to a file, the measurement is printed
         write_plot(picture, plot(bench, ckpt.path.name, picture.suffix[1:].lower()))
         note(f"plot: {picture}", quiet=quiet or as_json)
+    for written in write_reports(data, html, markdown):
+        note(f"report: {written}", quiet=quiet or as_json)
     return 0 if data["ok"] else 1

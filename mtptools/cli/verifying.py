@@ -118,7 +118,12 @@ def run(
             start = perf_counter()
             told: dict[str, Any] = {"prompts": prompts, "limit": limit, "tokens": tokens, "k": max(ks)}
             told |= {"running": running, "wiring": wiring, "quiet": quiet, "verbose": verbose}
-            out.runtime = run_runtime(ckpt, head, runtime, **told)
+            try:
+                out.runtime = run_runtime(ckpt, head, runtime, **told)
+            except InputError as error:
+                if out.static.ok:
+                    raise
+                out.not_run, out.not_run_levels = str(error), "L2 to L5"  # what L1 found goes before: it says more
             out.seconds["L5"] = perf_counter() - start
         return out
     if donor is not None and donor.family.name != ckpt.family.name:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from mtptools.cli.command_line import command_line
 from mtptools.cli.fetching import fetched
 from mtptools.cli.options import Writing
 from mtptools.cli.output import emit, note, progress
@@ -67,7 +68,7 @@ def carry_out(
         note(line, quiet=quiet)
     fetched(plan.read(), quiet=quiet or as_json)
     with progress(plan.nbytes - plan.linked_bytes, plan.verb, quiet=quiet) as done:
-        written = write(plan, out, force=told.force, progress=done)
+        written = write(plan, out, force=told.force, progress=done, command=command_line())
     head = [entry for entry in plan.entries if entry.head]
 
     def shown(path: Path) -> Path:

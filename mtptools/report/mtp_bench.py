@@ -79,8 +79,14 @@ def prompt_rows(decoder: Mapping[str, Any], k: int | None = None) -> tuple[int, 
 def whole(rows: Sequence[PromptRow]) -> PromptRow:
     """All of them as one; no seconds unless those of each are known."""
     known = [row.seconds for row in rows if row.seconds is not None]
-    sums = (sum(getattr(row, name) for row in rows) for name in ("predicted", "drafted", "accepted"))
-    return PromptRow("all", *sums, sum(known) if len(known) == len(rows) else None, len(rows))
+    return PromptRow(
+        "all",
+        sum(row.predicted for row in rows),
+        sum(row.drafted for row in rows),
+        sum(row.accepted for row in rows),
+        sum(known) if len(known) == len(rows) else None,
+        len(rows),
+    )
 
 
 def aggregate(rows: Sequence[PromptRow]) -> str:

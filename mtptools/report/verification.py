@@ -35,7 +35,7 @@ class Verification:
 
     stream    one pass in place of decoding
     baseline  name of what the acceptance is measured against, None without one
-    not_run   why L2 to L4 were asked for and not run
+    not_run   why levels that were asked for were not run, and which
     runtime   the artifact in a real runtime
     seconds   by the first level of what ran together: L0 (and L1), L2 (to L4), L5
     memory    what decoding was planned to take
@@ -52,6 +52,7 @@ class Verification:
     baseline_categories: dict[str, list[Acceptance]] = field(default_factory=dict)
     threshold: Threshold = field(default_factory=Threshold)
     not_run: str | None = None
+    not_run_levels: str = "L2 to L4"
     runtimes: Sequence[RuntimeWiring] = ()
     memory: dict[str, Any] | None = None
     runtime: RuntimeReport | None = None
@@ -118,7 +119,7 @@ class Verification:
             "path": self.path,
             "ok": not failures and self.not_run is None,
             "failures": failures,
-            "not_run": None if self.not_run is None else f"L2 to L4: {self.not_run}",
+            "not_run": None if self.not_run is None else f"{self.not_run_levels}: {self.not_run}",
             "lineage": [item.to_json() for item in self.lineage],
             "static": self.static.to_json(),
             "decoder": None if self.decoder is None else self.decoder.to_json(),
@@ -168,7 +169,7 @@ class Verification:
             if report is not None and report.powerless:
                 tail += f"; L4 has no power to see {', '.join(report.powerless)}: {more}"
         if self.not_run is not None:
-            levels = f"L0, L1; L2 to L4 were not run: {self.not_run}"
+            levels = f"L0, L1; {self.not_run_levels} were not run: {self.not_run}"
         if self.runtime is not None:
             levels = "L0 to L5" if self.decoder is not None else f"L5; {levels}"
         verdict = "FAIL" if failures else "PASS" if self.not_run is None else "NOT CHECKED"

@@ -27,7 +27,8 @@ __all__ = ["Start", "embedded", "embedded_version", "server"]
 class Start:
     """model: a GGUF (the first shard);  draft: a GGUF with the head alone, None: the model's own
     k: drafts a step, 0 without MTP;  context: tokens of prompt and answer;  threads: of the CPU, None: its choice
-    gpu_layers: that go to a GPU, -1: its choice;  extra: further flags of a llama-server;  timeout: seconds to be ready
+    gpu_layers: of the wheel's that go to a GPU, -1: its choice;  extra: further flags of a llama-server, -ngl too
+    timeout: seconds to be ready
     """
 
     model: Path
@@ -94,8 +95,6 @@ def flags(start: Start) -> list[str]:
     out = ["-m", str(start.model), "-c", str(start.context), "-np", "1", "--metrics", "--no-warmup"]
     if start.threads:
         out += ["-t", str(start.threads)]
-    if start.gpu_layers >= 0:
-        out += ["-ngl", str(start.gpu_layers)]
     if start.k:
         out += ["--spec-type", "draft-mtp", "--spec-draft-n-max", str(start.k)]
         if start.draft is not None:

@@ -46,7 +46,8 @@ class OpenAiServer:
         told = dict_of(choice.get("logprobs"))
         entries = told.get("content")
         if isinstance(entries, list):  # llama.cpp behind a proxy: entries with ids
-            named, top = [dict_of(entry).get("id") for entry in entries], [entry_logprobs(one) for one in entries]
+            named: Any = [dict_of(entry).get("id") for entry in entries]
+            top: list[Mapping[int, float]] = [entry_logprobs(entry) for entry in entries]
         else:
             named, top = _named(choice, told), _tops(told)
         tokens = ids(None if isinstance(named, list) and None in named else named, self.vocabulary, where, "token_ids")

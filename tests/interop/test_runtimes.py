@@ -101,7 +101,7 @@ def test_over_http() -> None:
             assert before is not None
             assert made.tokens == before.tokens
             assert (made.drafts or Drafts(0, 0)) == before.drafts
-            assert made.top[0] == pytest.approx(before.top[0])
+            assert made.top[0] == pytest.approx(before.top[0], abs=0.1)  # a cached prompt is read in other passes
 
 
 def _other_model(url: str) -> None:
@@ -115,7 +115,7 @@ import xllamacpp
 
 flags = dict(zip(sys.argv[1:], sys.argv[2:]))
 known = {"-m", "-c", "-np", "-t", "-ngl", "-md", "--spec-type", "--spec-draft-n-max", "--host", "--port"}
-strange = {flag for flag in sys.argv[1:] if flag.startswith("-")} - known - {"--metrics", "--no-warmup", "--extra"}
+strange = {flag for flag in sys.argv[1:] if flag.startswith("-")} - known - {"--metrics", "--no-warmup"}
 assert not strange, strange
 p = xllamacpp.CommonParams()
 p.model.path, p.n_ctx, p.n_parallel, p.port = flags["-m"], int(flags["-c"]), int(flags["-np"]), int(flags["--port"])
@@ -138,7 +138,7 @@ def test_a_llama_server_with_a_sidecar(tmp_path: Path) -> None:
     binary.write_text(f"#!{sys.executable}{LLAMA_SERVER}")
     binary.chmod(binary.stat().st_mode | stat.S_IXUSR)
     write(extract(open_checkpoint(full()), sidecar.name), sidecar)
-    asked = Asked(str(binary), runtime_timeout=60, runtime_arg=("--extra",))
+    asked = Asked(str(binary), runtime_timeout=60, runtime_arg=("-ngl", "0"))
     report = run(FIXTURES / "qwen35" / "gguf" / "trunk-Q8_0.gguf", asked, sidecar)
     good(report)
     assert report.how.startswith(str(binary))
