@@ -152,7 +152,7 @@ def _located(path: Path) -> tuple[Path, Origin | None]:
     if path.exists():
         if (address := unregistered(path)) is not None:
             raise NotACheckpointError(
-                f"only parts of this file are here, it mirrors {address}",
+                f"only parts of what is read are here: {address}",
                 where=path,
                 hint=f"mtptools inspect {typed(address)}",
             )

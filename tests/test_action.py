@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 PAGE = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
 STEPS = {step["id"]: step for step in ACTION["runs"]["steps"] if "id" in step}
-WRITTEN = {"exit-code", "line", "junit", "report"}  # outputs of the check step
+WRITTEN = {"exit-code", "line", "junit", "report", "reports"}  # outputs of the check step
 EXPRESSION = re.compile(r"\$\{\{\s*(.+?)\s*\}\}")
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash to run the steps with")
@@ -42,7 +42,7 @@ class Runner:
     def run(self, **inputs: str) -> subprocess.CompletedProcess[str]:
         given = {name: spec.get("default", "") for name, spec in ACTION["inputs"].items()} | inputs
         known = {f"inputs.{name}": value for name, value in given.items()}
-        known |= {"steps.install.outputs.python": sys.executable, "runner.temp": str(self.temp)}
+        known |= {"steps.install.outputs.python": sys.executable}
         step = STEPS["check"]
         declared = {name: EXPRESSION.sub(lambda found: known[found[1]], value) for name, value in step["env"].items()}
         environment = os.environ | declared | {
@@ -87,7 +87,7 @@ def test_a_bad_artifact(runner: Runner) -> None:
     assert found["line"] == done.stdout.splitlines()[0]
     assert len(read(Path(found["junit"]).read_text())) == 2
     assert json.loads(Path(found["report"]).read_text())["exit_code"] == 1
-    assert sorted(path.name for path in (runner.temp / "mtptools-check").iterdir()) == [
+    assert sorted(path.name for path in Path(found["reports"]).iterdir()) == [
         "bad one.gguf.html", "check.json", "check.xml", "good.gguf.html",
     ]  # fmt: skip
 
@@ -101,6 +101,9 @@ def test_settings_and_words(runner: Runner) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("PASS  ")
     assert runner.outputs["exit-code"] == "0"
+    runner.output.unlink()
+    assert runner.run(path="x.gguf", args="--static --k").returncode == 2
+    assert runner.outputs == {"exit-code": "2"}, "what the step before it found is not its verdict"
 
 
 @needs_bash
@@ -125,7 +128,7 @@ def test_expressions_name_what_there_is() -> None:
     used = {name for found in EXPRESSION.findall(text) for name in re.findall(r"[a-z]+(?:\.[a-z_-]+)+", found)}
     written = {"steps.install.outputs.python", *(f"steps.check.outputs.{name}" for name in WRITTEN)}
     inputs = {f"inputs.{name}" for name in ACTION["inputs"]}
-    assert used - inputs - written == {"github.action_path", "runner.temp"}
+    assert used - inputs - written == {"github.action_path"}
     assert inputs <= used, "an input that nothing reads"
     assert {value["value"] for value in ACTION["outputs"].values()} <= {f"${{{{ {name} }}}}" for name in written}
 

@@ -88,7 +88,7 @@ def check_places(out: Path | None, sums: Path | None) -> None:
     for option, path in (("-o", out), ("--sums", sums)):
         if path is None:
             continue
-        if path.is_dir() or not path.parent.is_dir():
+        if not (path.is_file() or not path.exists()) or not path.parent.is_dir():
             raise UsageError("that cannot be written there", where=path, hint=f"{option} FILE in a folder there is")
         try:
             start = path.read_bytes()[:80] if path.exists() else b""

@@ -10,10 +10,11 @@ import click
 from mtptools.cli.check_asked import RUN, SHARED, artifacts, given
 from mtptools.cli.check_outputs import prepare, publish
 from mtptools.cli.check_settings import FILE_NAME, Settings, read_settings
-from mtptools.cli.checking import check
+from mtptools.cli.checking import check, judge
 from mtptools.cli.options import PATH, examples, output_options
 from mtptools.cli.output import emit, note, on_terminal
-from mtptools.errors import UsageError
+from mtptools.errors import SystemFailure, UsageError
+from mtptools.report.escape import visible
 from mtptools.report.gate import Gate
 
 __all__ = ["command"]
@@ -50,6 +51,8 @@ def command(
     told = _read(config) if config is not None else None
     asked, files = artifacts(_places(paths, told), flags, told, _beside)
     places = {key: Path(str(value)) for key, value in {**files, **flags}.items() if key in RUN}
+    for one in asked:
+        judge(one)
     prepare(places, [path for one in asked for path in one.files])
     checked = []
     for number, one in enumerate(asked, 1):
@@ -57,8 +60,10 @@ def command(
         checked.append(check(one))
     gate = Gate(checked)
     emit(gate.to_json(), gate.render(verbose=verbose), as_json=as_json, quiet=quiet)
-    publish(gate, junit=places.get("junit"), report=places.get("report"))
-    return gate.exit_code
+    unwritten = publish(gate, junit=places.get("junit"), report=places.get("report"))
+    for error in unwritten:
+        note(f"error: {visible(error)}\nhint: {error.hint}")
+    return gate.exit_code or (SystemFailure.exit_code if unwritten else 0)
 
 
 def _read(file: Path) -> Settings:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from os.path import realpath
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +21,7 @@ from mtptools.errors import UsageError
 from mtptools.report.escape import visible
 from mtptools.report.gate import short_name
 
-__all__ = ["RUN", "SHARED", "Asked", "artifacts", "given"]
+__all__ = ["RUN", "SHARED", "Asked", "Told", "artifacts", "given"]
 
 # Flags of verify that are not check's: it prints by itself, and a part of the layers is no verdict.
 _NOT_SHARED: Final = ("as_json", "quiet", "verbose", "layers")
@@ -35,11 +37,13 @@ _REMOTE: Final = re.compile(r"^[a-z]+:/", re.IGNORECASE)
 _RIVALS: Final[Mapping[str, tuple[str, ...]]] = {
     "against": ("baseline",),
     "baseline": ("against",),
-    "static": ("stream", "parity"),
+    "static": ("stream", "parity", "runtime"),
     "stream": ("static", "parity", "runtime"),
-    "runtime": ("stream",),
+    "runtime": ("static", "stream"),
     "parity": ("static", "stream"),
 }
+# What decodes, and --static does not.
+_DECODES: Final = ("parity", "stream", "runtime")
 # All of a file that a static check has use for.
 _STATIC: Final = ("static", "trunk", "against", "generic", "html", "markdown")
 # Files that each artifact writes for itself; `{name}` in them is the artifact's.
@@ -87,21 +91,21 @@ def artifacts(
     settings  of --config; None: those beside each PATH, as `beside(file)` reads them where there are any
 
     Returns the artifacts, and what the settings say of the run as a whole (RUN), the first of them where they differ.
-    Raises UsageError when two artifacts would write one file.
+    Raises UsageError when two artifacts would write one file, or an artifact is asked for what excludes each other.
     """
     out: list[Asked] = []
     run: dict[str, str] = {}
     for path in paths:
-        place, remote = Path(path), _REMOTE.match(path) is not None
+        at, remote = Path(path), _REMOTE.match(path) is not None
         own = settings
         if own is None:
-            own = Settings() if remote else beside((place if place.is_dir() else place.parent) / FILE_NAME)
+            own = Settings() if remote else beside((at if at.is_dir() else at.parent) / FILE_NAME)
         run = {key: str(own.common[key]) for key in RUN if key in own.common} | run
-        found: list[tuple[str, Told]] = [(path, {} if remote else own.of(place))]
-        if own.artifacts and own.file is not None and not remote and place.resolve() == own.file.parent.resolve():
+        found: list[tuple[str, Told]] = [(path, {} if remote else own.of(at))]
+        if own.artifacts and own.file is not None and not remote and realpath(at) == realpath(own.file.parent):
             found = [(str(one), told) for one, told in own.artifacts]
         out += [Asked(one, _of_use(_over(own.common, told), flags), own.file) for one, told in found]
-    named = [replace(asked, told=_named(asked)) for asked in out]
+    named = [replace(one, told=_named(one.told, name)) for one, name in zip(out, _numbered(out), strict=True)]
     for key in _WRITTEN:
         written = [asked.told[key] for asked in named if key in asked.told]
         if len(set(map(str, written))) < len(written):
@@ -120,13 +124,23 @@ def _of_use(file: Told, flags: Told) -> dict[str, Raw]:
     """Both together, without settings of the file that the way of running has no use for. Flags stay, to be judged."""
     whole = {key: value for key, value in _over(file, flags).items() if key not in RUN}
     if "static" in whole:
+        rival = next((key for key in _DECODES if key in whole), None)
+        if rival is not None:
+            raise UsageError(f"--static decodes nothing, --{rival} does", hint="give one of them")
         idle = [key for key in whole if key not in _STATIC]
     else:
         idle = [*(PARITY_FLAGS if "stream" in whole else STREAM_FLAGS), *(() if "runtime" in whole else RUNTIME_FLAGS)]
     return {key: value for key, value in whole.items() if key in flags or key not in idle}
 
 
-def _named(asked: Asked) -> Told:
-    name = visible(asked.name)
-    filled = {key: str(asked.told[key]).replace("{name}", name) for key in _WRITTEN if key in asked.told}
-    return {**asked.told, **filled}
+def _numbered(asked: Sequence[Asked]) -> Iterator[str]:
+    """A name for each, for files: that of an earlier one gets a number, as in model.gguf-2."""
+    seen = Counter[str]()
+    for one in asked:
+        name = visible(one.name)
+        seen[name] += 1
+        yield name if seen[name] == 1 else f"{name}-{seen[name]}"
+
+
+def _named(told: Told, name: str) -> Told:
+    return {**told, **{key: str(told[key]).replace("{name}", name) for key in _WRITTEN if key in told}}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -20,9 +22,12 @@ __all__ = ["prepare", "publish"]
 _ON_GITHUB: Final = "GITHUB_ACTIONS"
 _SUMMARY: Final = "GITHUB_STEP_SUMMARY"
 
-
 # How a file of ours starts; one that starts otherwise may be somebody's work, and is not replaced.
-_STARTS: Final = {"junit": b"<?xml ", "report": b'{\n "schema"'}
+_STARTS: Final = {
+    "junit": re.compile(rb"<\?xml [^>]*>\s*<testsuites"),
+    "report": re.compile(rb'\{\s*"schema": \d+,\s*"version": "[^"]*",\s*"ok": '),  # in `verify --json` "path" is next
+}
+_START: Final = 256  # bytes
 
 
 def prepare(files: Mapping[str, Path], others: Iterable[Path]) -> None:
@@ -30,40 +35,61 @@ def prepare(files: Mapping[str, Path], others: Iterable[Path]) -> None:
 
     files  by option: "junit", "report";  others  that `verify` writes, and looks at by itself
     """
-    for path in (*files.values(), *others):
+    written = [*files.values(), *others]
+    for path in written:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _unwritable(path, error) from error
     for option, path in files.items():
-        if path.is_dir():
-            raise UsageError("a folder stands there", where=path, hint=f"--{option} FILE")
+        if sum(os.path.realpath(path) == os.path.realpath(other) for other in written) > 1:
+            raise UsageError("two reports, one file", where=path, hint="give each a name of its own")
         try:
-            with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
-                start = file.read(16)
-                if start and not start.startswith(_STARTS[option]):
-                    raise UsageError("a file that is no report stands there", where=path, hint="give another name")
+            _check(option, path)
         except OSError as error:
             raise _unwritable(path, error) from error
 
 
-def publish(gate: Gate, *, junit: Path | None, report: Path | None) -> None:
-    """Write what was asked for, and what GitHub Actions takes when it runs us. Raises SystemFailure."""
+def _check(option: str, path: Path) -> None:
+    """Raises OSError, and UsageError for what must not be replaced: a folder, a device, a file that is not ours."""
+    if path.exists() and not path.is_file():
+        raise UsageError("what stands there is no file", where=path, hint=f"--{option} FILE")
+    tempfile.TemporaryFile(dir=path.parent).close()
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        start = file.read(_START)
+        if start and not _STARTS[option].match(start):
+            raise UsageError("a file that is no report stands there", where=path, hint="give another name")
+
+
+def publish(gate: Gate, *, junit: Path | None, report: Path | None) -> list[SystemFailure]:
+    """Write what was asked for, and what GitHub Actions takes when it runs us. Returns why some of it was not."""
     if os.environ.get(_ON_GITHUB) == "true":
         from mtptools.report.annotations import workflow_commands
 
         for line in workflow_commands(gate):
             click.echo(line, err=True)
+    texts: list[tuple[Path, Callable[[Gate], str], bool]] = []
     if place := os.environ.get(_SUMMARY):
         from mtptools.report.summary import summary
 
-        _write(Path(place), summary(gate), append=True)
+        texts.append((Path(place), summary, True))
     if junit is not None:
         from mtptools.report.junit import junit as as_junit
 
-        _write(junit, as_junit(gate))
+        texts.append((junit, as_junit, False))
     if report is not None:
-        _write(report, json.dumps(gate.to_json(), indent=1, default=str) + "\n")
+        texts.append((report, _as_json, False))
+    failed = []
+    for path, made, append in texts:
+        try:
+            _write(path, made(gate), append=append)
+        except SystemFailure as error:
+            failed.append(error)
+    return failed
+
+
+def _as_json(gate: Gate) -> str:
+    return json.dumps(gate.to_json(), indent=1, default=str) + "\n"
 
 
 def _write(path: Path, text: str, *, append: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Collection, Mapping
@@ -13,6 +14,7 @@ from typing import Any, Final, TypeAlias
 import click
 
 from mtptools.errors import InputError, UsageError
+from mtptools.report.escape import visible
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -42,7 +44,13 @@ class Settings:
 
     def of(self, path: Path) -> Mapping[str, Raw]:
         """What is an artifact's own."""
-        return next((told for one, told in self.artifacts if one.resolve() == path.resolve()), {})
+        return next((told for one, told in self.artifacts if _place(one) == _place(path)), {})
+
+
+def _place(path: Path) -> str:
+    """The same for two ways to one name; two links to one file are two. (`Path.resolve` raises at a loop of links.)"""
+    folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100
+    return os.path.join(os.path.realpath(folder), name)  # noqa: PTH118
 
 
 def read_settings(path: Path, options: Mapping[str, click.Option], gate: Collection[str]) -> Settings:
@@ -53,7 +61,7 @@ def read_settings(path: Path, options: Mapping[str, click.Option], gate: Collect
     Raises InputError (no such file), UsageError: not TOML, a key that is none, a value of another type.
     """
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = path.read_bytes().decode("utf-8-sig")  # editors of Windows put a mark at the beginning
         tree = tomllib.loads(text)
     except OSError as error:
         raise InputError(
@@ -66,14 +74,16 @@ def read_settings(path: Path, options: Mapping[str, click.Option], gate: Collect
     if not isinstance(artifacts, list) or not all(isinstance(one, dict) for one in artifacts):
         raise reader.refused(_ARTIFACT, "is no list of tables", '[[artifact]] on one line, path = "x.gguf" below')
     common = reader.table(tree, {*options, _ARTIFACT})
-    found = []
+    found, seen = [], set[str]()
     for one in artifacts:
-        place = one.pop("path", None)
-        if not isinstance(place, str) or not place:
+        named = one.pop("path", None)
+        if not _fits(click.Path(), named):
             raise reader.refused(_ARTIFACT, "has no path", 'path = "x-Q4_K_M.gguf"')
-        found.append(
-            (Path(place) if "://" in place else path.parent / place, reader.table(one, {*options, "path"} - set(gate)))
-        )
+        file = Path(named) if "://" in named else path.parent / named
+        if _place(file) in seen:
+            raise reader.refused("path", f"is {named!r} twice", "one [[artifact]] for each file")
+        seen.add(_place(file))
+        found.append((file, reader.table(one, {*options, "path"} - set(gate))))
     return Settings(path, common, tuple(found))
 
 
@@ -88,9 +98,10 @@ class _Reader:
     def refused(self, key: str, what: str, hint: str) -> UsageError:
         lines = self.text.splitlines()
         named = re.compile(rf"""\s*(\[+\s*)?["']?{re.escape(key)}["']?\s*[=\].]""")
-        line = next((number for number, line in enumerate(lines, 1) if named.match(line)), None)
-        where = self.path if line is None else f"{self.path}, line {line}"
-        return UsageError(f"{key} {what}", where=where, hint=hint)
+        found = [number for number, line in enumerate(lines, 1) if named.match(line)]
+        # A key that several tables have stands in several lines: which of them is not known.
+        where = f"{self.path}, line {found[0]}" if len(found) == 1 else self.path
+        return UsageError(f"{visible(key)} {what}", where=where, hint=hint)
 
     def table(self, tree: Mapping[str, Any], known: Collection[str]) -> dict[str, Raw]:
         out: dict[str, Raw] = {}
@@ -129,7 +140,7 @@ class _Reader:
 
 
 def _fits(kind: click.ParamType[Any], value: Any) -> bool:
-    if isinstance(value, bool):
+    if isinstance(value, bool) or (isinstance(value, str) and "\0" in value):
         return False
     if isinstance(kind, type(click.INT)):
         return isinstance(value, int)

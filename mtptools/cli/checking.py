@@ -6,27 +6,51 @@ import contextlib
 import io
 import json
 import time
+from collections.abc import Iterator
 from typing import Any, Final
 
 import click
 
-from mtptools.cli.check_asked import SHARED, Asked
+from mtptools.cli.check_asked import SHARED, Asked, Told
 from mtptools.cli.verify import command as verify
 from mtptools.errors import InputError, MtpToolsError, SystemFailure, UsageError, typed
 from mtptools.report.gate import Checked, error_record
 
-__all__ = ["check"]
+__all__ = ["check", "judge"]
 
 _OPTIONS: Final = {str(option.name): option for option in SHARED}
+
+
+def judge(asked: Asked) -> None:
+    """Raises UsageError for a value that `verify` will refuse: found out before hours go to the artifacts before it."""
+    from mtptools.cli.verifying import parse_ks
+    from mtptools.report.threshold import Threshold
+
+    with _named(asked):
+        verify.make_context("verify", [*_typed(asked.told), "--", asked.path]).close()
+        parse_ks(str(asked.told.get("k", "1")))
+        Threshold.parse(str(asked.told["min_acceptance"]) if "min_acceptance" in asked.told else None)
+
+
+@contextlib.contextmanager
+def _named(asked: Asked) -> Iterator[None]:
+    """What is wrong with a setting is said with the file it stands in."""
+    try:
+        yield
+    except click.ClickException as error:
+        raise UsageError(error.format_message(), where=asked.file, hint="mtptools check --help") from error
+    except UsageError as error:
+        raise UsageError(error.what, where=error.where or asked.file, hint=error.hint) from error
 
 
 def check(asked: Asked) -> Checked:
     """Verify one artifact. An error of the artifact is a result; a UsageError is of the command line, and is raised."""
     start = time.perf_counter()
     try:
-        code, data = _verified(asked)
-    except UsageError as error:
-        raise UsageError(error.what, where=error.where or asked.file, hint=error.hint) from error
+        with _named(asked):
+            code, data = _verified(asked)
+    except UsageError:
+        raise
     except MtpToolsError as error:
         return Checked(asked.path, error.exit_code, time.perf_counter() - start, error=error_record(error))
     except (OSError, MemoryError) as error:
@@ -40,10 +64,7 @@ def _verified(asked: Asked) -> tuple[int, dict[str, Any]]:
     """What `mtptools verify --json` returns and prints: a gate has no view of its own on what is right."""
     words = _words(asked)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        try:
-            code = verify.main(["--json", *words], prog_name="verify", standalone_mode=False)
-        except click.ClickException as error:
-            raise UsageError(error.format_message(), hint="mtptools check --help") from error
+        code = verify.main(["--json", *words], prog_name="verify", standalone_mode=False)
     return int(code), json.loads(printed.getvalue())
 
 
@@ -58,7 +79,12 @@ def _words(asked: Asked) -> list[str]:
         told["head"], path = path, str(told.pop("trunk"))
     if not static and "stream" not in told:
         told["parity"] = True
-    return [*(word for name, value in told.items() for word in _option(_OPTIONS[name], value)), "--", path]
+    return [*_typed(told), "--", path]
+
+
+def _typed(told: Told) -> list[str]:
+    """Options of verify as they are typed; `static` is none of it."""
+    return [word for name, value in told.items() if name in _OPTIONS for word in _option(_OPTIONS[name], value)]
 
 
 def _option(option: click.Option, value: object) -> list[str]:

@@ -13,7 +13,7 @@ __all__ = ["command_line"]
 
 # Where the result goes, not what it is.
 _PLACES: Final = {"as_json", "quiet", "verbose", "html", "markdown", "junit", "out", "api_key_env"}
-# pathlib makes one slash of two; who may read an address stands before an @.
+# pathlib makes one slash of two; who may read an address stands before an @, or after a question mark.
 _REMOTE: Final = re.compile(r"^(hf|https?):/+(?:[^/@]*@(?=[^/]+\.|localhost))?")
 
 
@@ -45,5 +45,5 @@ def _words(param: click.Parameter, value: Any) -> list[str]:
 def _shown(value: Any) -> str:
     text = str(value)
     if _REMOTE.match(text):
-        return _REMOTE.sub(r"\1://", text)
+        return _REMOTE.sub(r"\1://", text.partition("?")[0])
     return Path(text).name if Path(text).is_absolute() else text

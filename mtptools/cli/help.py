@@ -46,7 +46,8 @@ class Verb(click.Command):
     @property
     def codes(self) -> dict[int, str]:
         """What it exits with, and what that means of this verb."""
-        writes = any(param.name == "out" and isinstance(param, click.Option) for param in self.params)
+        names = {param.name for param in self.params}
+        writes = {"out", "force"} <= names  # of others -o is a text, and an earlier one goes
         numbers = (0, 2, 3, 7, 130, *(WRITING_CODES if writes else ()), *self.page.codes)
         return {code: self.page.codes.get(code, CODES[code]) for code in sorted(set(numbers))}
 

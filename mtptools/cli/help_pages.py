@@ -57,7 +57,13 @@ class Page:
 
 
 _VERIFIED: Final = {1: "with --verify: a level failed; the output is there, and its receipt says so"}
-_PASSED: Final = {0: "every level passed", 1: "a level failed", 4: CODES[4], 8: CODES[8]}
+_PASSED: Final = {
+    0: "every level passed",
+    1: "a level failed",
+    4: CODES[4],
+    5: "values that cannot be read",
+    8: CODES[8],
+}
 _RECIPES: Final = "docs/recipes/"
 
 PAGES: Final[Mapping[str, Page]] = {
@@ -74,7 +80,7 @@ PAGES: Final[Mapping[str, Page]] = {
     "convert": Page(_VERIFIED, ("docs/conventions.md",)),
     "verify": Page(_PASSED, (f"{_RECIPES}zero-acceptance.md", "docs/parity.md", "docs/stream.md")),
     "check": Page(_PASSED, (f"{_RECIPES}check-in-ci.md", "docs/ci.md")),
-    "card": Page(see=("docs/reports.md",)),
+    "card": Page({1: "the report is of a failure; the card is written, and says so"}, ("docs/reports.md",)),
     "receipt": Page(
         {0: "what was looked at is as it was recorded", 1: "a tensor, a source or a signature is not"},
         ("docs/concepts.md", "docs/reports.md"),

@@ -73,6 +73,7 @@ def cli() -> None:
 
 def _report(error: MtpToolsError, as_json: bool) -> None:
     from mtptools.hub import shown  # of a mirror, a person knows the address and not the path
+    from mtptools.report.escape import visible
 
     if as_json:
         record = {
@@ -84,12 +85,11 @@ def _report(error: MtpToolsError, as_json: bool) -> None:
             "exit_code": error.exit_code,
         }
         click.echo(json.dumps(record, indent=1))
-    note(f"error: {shown(str(error))}")
-    if isinstance(error, IncompatibleError):
-        for finding in error.findings:
-            note(f"  - {finding}")
-    if error.hint:
-        note(f"hint: {shown(error.hint)}")
+    lines = [f"error: {error}"]
+    lines += [f"  - {finding}" for finding in error.findings] if isinstance(error, IncompatibleError) else []
+    lines += [f"hint: {error.hint}"] if error.hint else []
+    for line in lines:
+        note(visible(shown(line)))  # a name with a line break in it starts no line of its own
 
 
 def _terminated(signum: int, frame: FrameType | None) -> None:

@@ -17,8 +17,8 @@ def check_file(out: Path, inputs: Sequence[Path], *, force: bool) -> None:
     """Before any work: is there a place for the output? Raises SystemFailure, UsageError, OutputExistsError."""
     if not out.parent.is_dir():
         raise SystemFailure("no such folder", where=out.parent, hint=f"mkdir -p {out.parent}")
-    if out.is_dir():
-        raise UsageError("the output is a file, and a folder stands there", where=out, hint="give another path")
+    if out.exists() and not out.is_file():
+        raise UsageError("the output is a file, and something else stands there", where=out, hint="give another path")
     if out.exists() and any(one.exists() and one.samefile(out) for one in inputs):
         raise UsageError("the output is one of the inputs", where=out, hint="give another path with -o")
     if os.path.lexists(out) and not force:

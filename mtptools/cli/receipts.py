@@ -9,7 +9,7 @@ from typing import Any
 from mtptools.checkpoint import Checkpoint, open_checkpoint
 from mtptools.cli.output import progress
 from mtptools.errors import InputError, typed
-from mtptools.ops.receipt_check import Finding, check_inside, check_receipt, check_sources
+from mtptools.ops.receipt_check import Finding, check_inside, check_parts, check_receipt, check_sources
 from mtptools.receipt import load_beside, load_inside, receipt_path
 
 __all__ = ["checked", "record_of", "signature"]
@@ -17,13 +17,13 @@ __all__ = ["checked", "record_of", "signature"]
 
 def record_of(ckpt: Checkpoint) -> tuple[dict[str, Any], bool]:
     """The receipt beside a checkpoint, else the one inside it, and whether it is the first. Raises InputError."""
-    if (full := load_beside(ckpt)) is not None:
-        return full, True
-    if (short := load_inside(ckpt)) is not None:
-        return short, False
-    expected = receipt_path(ckpt.path, ckpt.path.is_dir()).name
+    expected = receipt_path(ckpt.path, ckpt.path.is_dir())
+    full = load_beside(ckpt)
+    if (record := load_inside(ckpt) if full is None else full) is not None:
+        check_parts(record, ckpt.path if full is None else expected)
+        return record, full is not None
     raise InputError(
-        f"no receipt: neither {expected} nor one inside",
+        f"no receipt: neither {expected.name} nor one inside",
         where=ckpt.path,
         hint=f"outputs of mtptools have one; to compare with sources: mtptools verify {typed(ckpt.path)} --trunk TRUNK "
         "--against DONOR",

@@ -12,7 +12,7 @@ import click
 
 from mtptools.cli.command_line import command_line
 from mtptools.cli.options import PATH
-from mtptools.errors import SystemFailure, UsageError, typed
+from mtptools.errors import SystemFailure, UsageError
 
 __all__ = ["check_reports", "report_options", "write_reports"]
 
@@ -34,7 +34,7 @@ def check_reports(html: Path | None, markdown: Path | None) -> None:
     for option, path in (("--html", html), ("--markdown", markdown)):
         if path is None:
             continue
-        if path.is_dir() or not path.parent.is_dir():
+        if not (path.is_file() or not path.exists()) or not path.parent.is_dir():
             raise UsageError("a report cannot be written there", where=path, hint=f"{option} FILE in a folder there is")
         try:
             start = _start(path)
@@ -42,9 +42,7 @@ def check_reports(html: Path | None, markdown: Path | None) -> None:
         except OSError as error:
             raise _unwritable(path, error) from error
         if start and not start.startswith(_STARTS[option]):
-            raise UsageError(
-                "a file that is no report stands there", where=path, hint=f"give another name, or rm {typed(path)}"
-            )
+            raise UsageError("a file that is no report stands there", where=path, hint=f"{option} under another name")
     if html is not None and html == markdown:
         raise UsageError("two reports, one file", where=html, hint="--html report.html --markdown report.md")
 

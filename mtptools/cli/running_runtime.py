@@ -166,7 +166,8 @@ def _started(asked: Asked, ckpt: Checkpoint, tokenizer: Tokenizer, k: int, start
     own = asked.runtime == EMBEDDED
     with embedded(start) if own else server(asked.runtime, start) as (child, address):
         flags = f"--spec-type draft-mtp --spec-draft-n-max {start.k}" if start.k else "no MTP"
-        how = f"{'xllamacpp in a process of its own' if own else child.what}, {flags}"
+        told = "xllamacpp in a process of its own" if own else Path(child.what).name  # no folder of this machine
+        how = f"{told}, {flags}"
         client = Client(address, asked.runtime_timeout)
         size = ckpt.hparams.vocab_size
         engine = connect(client, vocabulary=size, decode=tokenizer.decode, k=k, how=how)

@@ -50,9 +50,12 @@ def command(
     OUT is a folder, or a weight file: its shards and its receipt go along. REPO is user/repo or user/repo@branch;
     both are made where there are none. What is there under other names stays. A run that broke off goes on.
     """
+    from mtptools.errors import UsageError
     from mtptools.hub.outgoing import gather
 
     to = _repo_of(repo)
+    if not message.strip():
+        raise UsageError("the commit's message is empty", hint="--message 'MTP head of the base model'")
     outgoing = gather(out)
     record = {"repo": to.repo, "revision": to.revision, **outgoing.to_json()}
     if dry_run:
@@ -79,10 +82,13 @@ def command(
 def _repo_of(text: str) -> Address:
     from mtptools.errors import UsageError
     from mtptools.hub import parse
+    from mtptools.hub.repo import COMMIT
 
     to = parse(text if ":/" in text else f"hf://{text}")  # a folder of that name may be here as well
     if to is None or to.repo is None or to.file or to.tag:
         raise UsageError("not the name of a repo", where=text, hint="user/repo, or user/repo@branch")
+    if to.revision is not None and COMMIT.fullmatch(to.revision):
+        raise UsageError("a commit stays as it is", where=text, hint=f"{to.repo}, or {to.repo}@branch")
     return to
 
 

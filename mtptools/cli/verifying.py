@@ -215,11 +215,13 @@ def _levels_0_and_1(
     if head is not None:
         _require_tokenizer(ckpt, head)
     judged = head if head is not None and alone else ckpt
-    fetched(_compared(judged, trunk, donor), quiet=quiet)
+    for one in (judged, *([head] if head is not None and not alone else [])):
+        fetched(_compared(one, trunk, donor), quiet=quiet)
     with progress(judged.nbytes, "lineage", quiet=quiet) as done:
-        found, static = lineage(judged, trunk, donor, done), validate(judged)
+        beside = head is not None and not alone  # the head that is used is not in `judged`
+        found, static = lineage(judged, trunk, None if beside else donor, done), validate(judged)
         if head is not None and not alone:
-            found += [replace(one, against=f"{one.against} of the head") for one in lineage(head, None, None, done)]
+            found += [replace(one, against=f"{one.against} of the head") for one in lineage(head, None, donor, done)]
             static = static.joined(validate(head), "head: ")
     out = Verification(judged.path.name, found, static)
     out.seconds["L0"] = perf_counter() - start

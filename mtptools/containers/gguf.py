@@ -26,6 +26,7 @@ VERSION: Final = 3
 MAX_DIMS: Final = 4
 MAX_NAME: Final = 4096
 EAGER_BYTES: Final = 4096  # values up to this size are kept in memory, longer ones stay in the file
+MAX_FETCHED: Final = 1 << 30  # bytes of a header that is fetched: a damaged one may claim anything
 STEP: Final = 1 << 20  # of a header that is fetched: at least so much at a time, then as much again as is there
 _MIN_KV: Final = 8 + 1 + 4 + 1
 _MIN_INFO: Final = 8 + 1 + 4 + 8 + 4 + 8
@@ -90,6 +91,8 @@ class _Cursor:
     def reach(self, end: int) -> int:
         """See to it that bytes before `end` can be read, and return how many can."""
         if self.here < end <= self.size:
+            if end > MAX_FETCHED:
+                raise self.corrupt(f"a header of more than {MAX_FETCHED} bytes")
             self.here = min(max(end, self.here + max(self.here, STEP)), self.size)
             need(self.path, 0, self.here)
         return self.here

@@ -64,7 +64,8 @@ class Address:
             parts = urlsplit(self.url)
             host = parts.netloc.rpartition("@")[2]  # without a password
             return urlunsplit((parts.scheme, host, parts.path, "", ""))
-        tail = f":{self.tag}" if self.tag else f"/{self.file}" if self.file else ""
+        file = (self.file or "").replace("%", "%25")  # `parse` takes it for the start of an escape
+        tail = f":{self.tag}" if self.tag else f"/{file}" if file else ""
         return f"{'hf://' if self.file else ''}{self.base}{tail}"
 
     @property
@@ -96,7 +97,11 @@ def parse(text: str | Path) -> Address | None:
 
 
 def _web(url: str) -> Address:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # a number, or ValueError
+    except ValueError as error:
+        raise UsageError(f"not an address ({error})", where=url, hint=_HINT) from error
     if not parts.hostname:
         raise UsageError("an address without a host", where=url, hint=_HINT)
     if parts.netloc == urlsplit(endpoint()).netloc or parts.hostname in _HUB_HOSTS:
@@ -117,6 +122,8 @@ def _in_repo(match: re.Match[str] | None, text: str) -> Address:
     if file is not None and any(part in ("", ".", "..") for part in file.split("/")):
         raise UsageError("not a path in a repo", where=text, hint=_HINT)
     revision = unquote(found["revision"]) if found["revision"] else None
+    if revision is not None and any(part in ("", ".", "..") for part in revision.split("/")):
+        raise UsageError("not a revision", where=text, hint=_HINT)
     return Address(found["repo"], revision, file, found.get("tag"))
 
 

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-from mtptools.errors import NotACheckpointError
+from mtptools.errors import NotACheckpointError, typed
 from mtptools.hub.address import Address
 from mtptools.hub.repo import Entry, Listing
 
-__all__ = ["Choice", "choose", "is_weight", "shards_of"]
+__all__ = ["SPLIT", "Choice", "choose", "is_side", "is_weight", "shards_of"]
 
 WEIGHTS: Final = (".safetensors", ".gguf")
 SIDE_LIMIT: Final = 64 << 20  # bytes of the largest file beside the weights that is fetched
-_SPLIT: Final = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf")
+SPLIT: Final = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf")
 _TYPE: Final = re.compile(r"[-.]((?:UD-)?(?:I?Q\d|TQ\d|BF16|F16|F32|MXFP4|NVFP4)\w*)[-.]", re.IGNORECASE)
 _SIDE: Final = re.compile(
     r"(.*config.*\.json|.*\.index\.json|tokenizer.*|special_tokens_map\.json|added_tokens\.json|chat_template.*"
@@ -39,9 +39,14 @@ def is_weight(name: str) -> bool:
     return name.endswith(WEIGHTS)
 
 
+def is_side(name: str) -> bool:
+    """Does a checkpoint have a file of this name beside its weights?"""
+    return _SIDE.fullmatch(name) is not None
+
+
 def shards_of(name: str, names: Iterable[str]) -> list[str]:
     """All shards of the split GGUF that `name` is one of, first to last; a file that is not split is alone."""
-    match = _SPLIT.fullmatch(name)
+    match = SPLIT.fullmatch(name)
     if match is None:
         return [name]
     pattern = re.compile(re.escape(match["stem"]) + r"-\d{5}-of-" + match["count"] + r"\.gguf")
@@ -53,7 +58,7 @@ def choose(address: Address, listing: Listing) -> Choice:
     by_name = {entry.name: entry for entry in listing.files}
     where = str(address)
     if address.tag is not None:
-        return _gguf(_tagged(address.tag, listing, where), by_name)
+        return _gguf(_tagged(address.tag, by_name, address), by_name)
     file = address.file or ""
     if file in by_name:
         if file.endswith(".gguf"):
@@ -70,7 +75,7 @@ def choose(address: Address, listing: Listing) -> Choice:
         raise NotACheckpointError(
             f"the repo holds {len(models)} GGUF files: {_sizes(models, by_name)}",
             where=where,
-            hint=f"name one: hf://{address.base}/{models[0]}{_by_type(models[0], address.base)}",
+            hint=f"name one: {_named(models[0], address)}{_by_type(models[0], address.base)}",
         )
     side = _here(by_name, file, False)
     if any(PurePosixPath(entry.name).name == "config.json" for entry in side):
@@ -83,7 +88,7 @@ def choose(address: Address, listing: Listing) -> Choice:
     raise NotACheckpointError(
         f"the repo has no such file; the nearest are {', '.join(near)}" if near else "the repo has no such file",
         where=where,
-        hint=f"hf://{address.base}/{near[0]}" if near else None,
+        hint=_named(near[0], address) if near else None,
     )
 
 
@@ -101,39 +106,43 @@ def _here(by_name: dict[str, Entry], folder: str, weights: bool) -> tuple[Entry,
         head, _, name = entry.name.rpartition("/")
         if head != folder or name.startswith(".") or is_weight(name) != weights:
             continue
-        if weights or (_SIDE.fullmatch(name) and entry.size <= SIDE_LIMIT):
+        if weights or (is_side(name) and entry.size <= SIDE_LIMIT):
             out.append(entry)
     return tuple(out)
 
 
 def _models(names: Sequence[str]) -> list[str]:
     """The GGUF files that are models of their own: of a split one the first shard, and no vision projector."""
-    first = [n for n in names if not _SPLIT.fullmatch(n) or "-00001-of-" in n]
+    first = [n for n in names if not SPLIT.fullmatch(n) or "-00001-of-" in n]
     return [n for n in first if not n.rpartition("/")[2].lower().startswith("mmproj")] or first
 
 
-def _tagged(tag: str, listing: Listing, where: str) -> str:
-    models = _models(sorted(entry.name for entry in listing.files if entry.name.endswith(".gguf")))
+def _tagged(tag: str, by_name: dict[str, Entry], address: Address) -> str:
+    models = _models(sorted(name for name in by_name if name.endswith(".gguf")))
     pattern = re.compile(rf"(^|[-._/]){re.escape(tag)}(?=[-._/])", re.IGNORECASE)
     exact = re.compile(rf"(^|[-./]){re.escape(tag)}(?=[-./])", re.IGNORECASE)
     found = [n for n in models if exact.search(n)] or [n for n in models if pattern.search(n)]
-    sizes = {entry.name: entry for entry in listing.files}
     if not found:
         raise NotACheckpointError(
-            f"no GGUF of this repo has {tag} in its name" + (f"; it holds {_sizes(models, sizes)}" if models else ""),
-            where=where,
-            hint=f"hf://{where.rpartition(':')[0]}/{models[0]}" if models else "give a repo with GGUF files",
+            f"no GGUF of this repo has {tag} in its name" + (f"; it holds {_sizes(models, by_name)}" if models else ""),
+            where=address,
+            hint=_named(models[0], address) if models else "give a repo with GGUF files",
         )
     # `Q4_K_M` is model-Q4_K_M.gguf also where model-UD-Q4_K_M.gguf and mtp-model-Q4_K_M.gguf stand beside it.
     shortest = min(len(n.rpartition("/")[2]) for n in found)
     best = [n for n in found if len(n.rpartition("/")[2]) == shortest]
     if len(best) > 1:
         raise NotACheckpointError(
-            f"{tag} fits {len(best)} files: {_sizes(best, sizes)}",
-            where=where,
-            hint=f"name one: hf://{where.rpartition(':')[0]}/{best[0]}",
+            f"{tag} fits {len(best)} files: {_sizes(best, by_name)}",
+            where=address,
+            hint=f"name one: {_named(best[0], address)}",
         )
     return best[0]
+
+
+def _named(file: str, address: Address) -> str:
+    """The address of one file of the repo, as it is typed."""
+    return typed(Address(address.repo, address.revision, file))
 
 
 def _by_type(name: str, base: str) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from mtptools.errors import InputError, MtpToolsError, NotACheckpointError, SystemFailure
+from mtptools.hub import client
+from mtptools.hub.address import endpoint
 
-__all__ = ["AGAIN", "failure", "raise_for"]
+__all__ = ["AGAIN", "failure", "raise_for", "unwritable"]
 
 AGAIN: Final = "run the same command again: what has arrived is kept"
 LOGIN: Final = "hf auth login, or set HF_TOKEN"
@@ -32,13 +34,15 @@ def failure(error: Exception, address: str) -> MtpToolsError:
     repo = address.removeprefix("hf://").split("@")[0].split(":")[0]
     repo = "/".join(repo.split("/")[:2])
     status = getattr(getattr(error, "response", None), "status_code", None)
+    if address.startswith(("http:", "https:")) and status in (401, 403):
+        return SystemFailure(
+            f"the server refuses the file ({status})", where=address, hint="give an address that opens without a login"
+        )
     if isinstance(error, errors.OfflineModeIsEnabled):
         return SystemFailure(
             "not in the cache, and HF_HUB_OFFLINE is set", where=address, hint="unset HF_HUB_OFFLINE, then try again"
         )
     if isinstance(error, errors.GatedRepoError):
-        from mtptools.hub.address import endpoint
-
         return InputError(
             "the repo is gated: its owner lets in who accepts the conditions",
             where=address,
@@ -68,7 +72,22 @@ def failure(error: Exception, address: str) -> MtpToolsError:
         return SystemFailure("the server refuses more requests for now", where=address, hint=f"wait, then {AGAIN}")
     if status is not None:
         return SystemFailure(f"the server answers {status}", where=address, hint=AGAIN)
+    if not isinstance(error, (client.transport_error(), OSError)):  # a page of a proxy in place of an answer
+        return SystemFailure(
+            f"huggingface_hub fails: {type(error).__name__}, {_short(error)}", where=address, hint="check HF_ENDPOINT"
+        )
+    if isinstance(error, OSError) and error.filename:  # of a file that is sent
+        return SystemFailure(f"cannot read: {error.strerror}", where=error.filename)
     return SystemFailure(f"the network fails: {_short(error)}", where=address, hint=AGAIN)
+
+
+def unwritable(error: OSError, where: object) -> SystemFailure:
+    """The cache cannot be written."""
+    return SystemFailure(
+        f"cannot write: {error.strerror or error}",
+        where=error.filename or where,
+        hint="MTPTOOLS_CACHE=/another/disk mtptools …",
+    )
 
 
 def _short(error: Exception) -> str:

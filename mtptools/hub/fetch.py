@@ -7,11 +7,13 @@ import os
 import queue
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mtptools.errors import MtpToolsError, SystemFailure, UsageError
+from mtptools.hub.failures import unwritable
 from mtptools.hub.ranges import Range, coalesced, covered, joined, parts
 from mtptools.hub.transfer import Stopped, transfer
 
@@ -25,7 +27,7 @@ GAP: Final = 256 << 10  # bytes between two runs that are cheaper to fetch than 
 EXTRA: Final = 200  # one byte in so many may be fetched to close gaps
 PART: Final = 32 << 20  # bytes per request
 TOGETHER: Final = 64  # files whose locks are held at once: a process may open only so many
-SAVE: Final = 256 << 20  # bytes after which the record is brought up to date
+SAVE: Final = 5.0  # seconds after which the record is brought up to date: what a kill may cost
 TICK: Final = 0.1  # seconds between two reports of progress
 
 Progress = Callable[[int], None]
@@ -48,11 +50,7 @@ def fetch(wanted: Wanted, progress: Progress | None = None) -> None:
         for at in range(0, len(files), TOGETHER):
             _together({file: asked[file] for file in files[at : at + TOGETHER]}, progress or (lambda n: None))
     except OSError as error:
-        raise SystemFailure(
-            f"cannot write: {error.strerror or error}",
-            where=error.filename or files[0].path.parent,
-            hint="MTPTOOLS_CACHE=/another/disk mtptools …",
-        ) from error
+        raise unwritable(error, files[0].path.parent) from error
 
 
 def _together(asked: dict[Partial, list[Range]], progress: Progress) -> None:
@@ -60,7 +58,7 @@ def _together(asked: dict[Partial, list[Range]], progress: Progress) -> None:
     with contextlib.ExitStack() as held:
         for file in asked:
             held.enter_context(file.locked())
-            file.reload()
+            file.renew()
         _run(list(_requests({file: _absent(file, ranges) for file, ranges in asked.items()})), progress)
         for file in asked:
             file.finish()
@@ -143,7 +141,7 @@ def _run(todo: list[Part], progress: Progress) -> None:
     work = _Work(todo)
     # Daemons: a server that sends nothing must not keep the process alive after Ctrl-C.
     threads = [threading.Thread(target=work.run, daemon=True) for _ in range(min(connections(), len(todo)))]
-    told = saved = 0
+    told, saved = 0, time.monotonic()
     try:
         for thread in threads:
             thread.start()
@@ -153,9 +151,9 @@ def _run(todo: list[Part], progress: Progress) -> None:
                 came = work.came
                 progress(came - told)
                 told = came
-                if came - saved >= SAVE:
+                if time.monotonic() - saved >= SAVE:
                     _save(todo)
-                    saved = came
+                    saved = time.monotonic()
     finally:
         work.stopped.set()
         for thread in threads:

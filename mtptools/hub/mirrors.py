@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from mtptools.errors import SystemFailure
 from mtptools.hub.address import Address, endpoint
-from mtptools.hub.choose import Choice, choose
+from mtptools.hub.choose import Choice, choose, is_side, is_weight, shards_of
+from mtptools.hub.failures import unwritable
 from mtptools.hub.fetch import Progress, fetch
 from mtptools.hub.partial import Partial
 from mtptools.hub.repo import RECORDS, Entry, Listing, cached_by_hub, listing
@@ -79,7 +79,7 @@ def mirror(address: Address, *, progress: Progress | None = None) -> tuple[Path,
     try:
         later = _place(found, choice, address, progress)
     except OSError as error:
-        raise SystemFailure(f"cannot write: {error.strerror or error}", where=error.filename) from error
+        raise unwritable(error, found.folder) from error
     _SHOWN[str(found.folder)] = f"hf://{address.base}"
     _heads(found.folder, later, progress)
     origin = Origin(str(address), found.repo, address.revision, found.commit, f"{endpoint()}/{found.repo}")
@@ -185,13 +185,39 @@ def shown(text: str) -> str:
 
 
 def unregistered(path: Path) -> str | None:
-    """The address of a cached file of which only parts are here and that `mirror` did not open in this process.
+    """The address of a cached file that is read with `path`, of which only parts are here, and which `mirror` did not
+    open in this process; None when there is none.
 
-    Its holes would pass for weights: who is given such a path by hand must open the address instead.
+    Its holes would pass for weights: who is given such a path by hand, or a link to it, must open the address instead.
     """
-    path = Path(os.path.abspath(path))  # noqa: PTH100  a link is what it is called
-    if path in PARTIAL:
-        return None
+    for file in _read_with(Path(os.path.abspath(path))):  # noqa: PTH100  a link is what it is called
+        if file not in PARTIAL:
+            places = dict.fromkeys((file, Path(os.path.realpath(file))))
+            if (address := next(filter(None, map(_mirrored, places)), None)) is not None:
+                return address
+    return None
+
+
+def _read_with(path: Path) -> list[Path]:
+    """The files that make a model of which `path` is given: its folder's, or the shards of a GGUF."""
+    if path.is_dir():
+        return [path / name for name in _names(path) if is_side(name) or is_weight(name)]
+    if path.suffix == ".gguf":
+        return [path.with_name(name) for name in shards_of(path.name, [path.name, *_names(path.parent, ".gguf")])]
+    alone = path.suffix == ".safetensors"  # others beside it are not read
+    names = [name for name in _names(path.parent) if is_side(name) or (is_weight(name) and not alone)]
+    return [path, *(path.with_name(name) for name in names)]
+
+
+def _names(folder: Path, suffix: str = "") -> list[str]:
+    try:
+        return [name for name in os.listdir(folder) if name.endswith(suffix)]  # noqa: PTH208  names alone
+    except OSError:  # opening says what is wrong
+        return []
+
+
+def _mirrored(path: Path) -> str | None:
+    """The address in the record of a file of the cache that is not whole."""
     for folder in path.parents:
         record = folder.parent / RECORDS / f"{path.relative_to(folder).as_posix()}.json"
         try:

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from mtptools.errors import CorruptError, SystemFailure
+from mtptools.errors import CorruptError
+from mtptools.hub.failures import unwritable
 from mtptools.hub.fetch import fetch
 from mtptools.hub.ranges import Range, absent, add, covered, joined
 from mtptools.hub.remote import Remote
@@ -37,6 +38,7 @@ class Partial:
     def __init__(self, path: Path, record: Path, remote: Remote, digest: tuple[str, str] | None = None) -> None:
         self.path, self.record, self.remote, self.digest = path, record, remote, digest
         self.arrived: list[Range] = []
+        self._file: tuple[int, int] | None = None  # device and inode of the file in which they are
         self.whole = False  # and checked, where a digest is known
         self._guard = threading.Lock()
         self._ahead, self._next = AHEAD, -AHEAD - 1
@@ -48,7 +50,7 @@ class Partial:
                     if not self.reload():
                         self._begin()
         except OSError as error:
-            raise SystemFailure(f"cannot write: {error.strerror or error}", where=error.filename or path) from error
+            raise unwritable(error, path) from error
 
     @property
     def size(self) -> int:
@@ -57,10 +59,13 @@ class Partial:
     def need(self, offset: int, nbytes: int) -> None:
         """Return when these bytes are in the file. Raises SystemFailure or CorruptError.
 
+        That also where another process threw the file away, and began another: its holes are not what arrived here.
         Nobody said before that they would be wanted: a little more than asked is fetched, and the more the longer
         the file is read on from there. `mtptools.hub.prefetch` fetches what it is told and nothing else.
         """
         if not (missing := self.absent(offset, nbytes)):
+            if self._inode() != self._file:
+                raise self._replaced()
             return
         start = missing[0][0]
         near = 0 <= start - self._next <= AHEAD
@@ -97,27 +102,51 @@ class Partial:
 
     def reload(self) -> bool:
         """Take over what the record says, of this process or another; False when there is none that fits."""
+        inode = self._inode()
         try:
             stored = json.loads(self.record.read_bytes())
             ranges = joined((int(a), int(b)) for a, b in stored["ranges"])
             fits = (stored["version"], stored["size"], stored["etag"]) == (VERSION, self.size, self.remote.etag)
             fits = fits and self.path.stat().st_size == self.size
             fits = fits and (not ranges or (ranges[0][0] >= 0 and ranges[-1][1] <= self.size))
+            fits = fits and self._file in (None, inode)
         except (OSError, ValueError, KeyError, TypeError):
             return False
         if fits:
             with self._guard:
                 self.arrived = joined([*self.arrived, *ranges])
-            self.whole = bool(stored.get("whole"))
+            self.whole = bool(stored.get("whole")) and not self.absent(0, self.size)
+            self._file = inode
         return fits
+
+    def renew(self) -> None:
+        """`reload` of a file that was here. Raises CorruptError when it was thrown away meanwhile."""
+        if not self.reload():
+            raise self._replaced()
+
+    def _inode(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _replaced(self) -> CorruptError:
+        return CorruptError(
+            "the file changed while it was read: another process began it anew, or it was deleted from the cache",
+            where=self.remote.address,
+            hint="run the same command again",
+        )
 
     def _begin(self) -> None:
         """A file of holes, and a record that says that nothing is here."""
         self.arrived, self.whole = [], False
         self.record.unlink(missing_ok=True)
-        self.path.unlink(missing_ok=True)
-        with open(self.path, "xb") as file:
+        new = self.record.with_name(self.record.name + ".data")
+        with open(new, "wb") as file:
             file.truncate(self.size)
+        os.replace(new, self.path)  # the old file is there until then: the new one gets another inode
+        self._file = self._inode()
         self._write()
 
     def save(self) -> None:

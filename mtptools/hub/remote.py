@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 from mtptools.errors import CorruptError, SystemFailure
 from mtptools.hub import client
 from mtptools.hub.failures import AGAIN, raise_for
 
-__all__ = ["Busy", "Expired", "Remote", "bare_etag"]
+__all__ = ["BUSY", "Busy", "Expired", "Remote", "bare_etag", "busy"]
 
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524})
@@ -32,6 +32,12 @@ class Busy(Exception):
 
 class Expired(Exception):
     """The place that the hub sent us to no longer takes us."""
+
+
+def busy(response: Any) -> Busy:
+    """What an answer with a status of BUSY is raised as."""
+    after = response.headers.get("retry-after", "")
+    return Busy(response.status_code, float(after) if after.isdecimal() else None)
 
 
 def bare_etag(etag: str | None) -> str | None:
@@ -65,50 +71,64 @@ class Remote:
         Raises Busy and Expired, which are worth another try, the client's own errors, which are too, and
         CorruptError or SystemFailure, which are not.
         """
-        with self._answer(start, stop) as response:
+        with self.answer(start, stop) as response:
+            server = client.origin(str(response.url))
+            if server != client.origin(self.url) and response.status_code in EXPIRED:
+                self._place = None
+                raise Expired(f"{server[1]} answers {response.status_code}")
             self._check(response, start, stop)
             yield response.iter_raw()
 
     @contextlib.contextmanager
-    def _answer(self, start: int, stop: int) -> Iterator[Any]:
-        url, moved = self._place or self.url, self._place is not None
-        http = client.session()
+    def answer(self, start: int, stop: int) -> Iterator[Any]:
+        """What is answered to a request for these bytes, where the redirects end. Its body has not been read."""
+        url = self._place or self.url
         for _ in range(MAX_REDIRECTS):
-            fields = client.headers(url) | {"Range": f"bytes={start}-{stop - 1}"}
-            request = http.build_request("GET", url, headers=fields, timeout=client.TIMEOUT)
-            response = http.send(request, stream=True, follow_redirects=False)
+            response = self._send(url, f"bytes={start}-{stop - 1}")
             try:
                 if response.status_code in REDIRECTS and "location" in response.headers:
                     self._linked(response)
-                    target = urljoin(url, response.headers["location"])
-                    if url.startswith("https:") and not target.startswith("https:"):
-                        raise SystemFailure("the server leads from https to an open line", where=self.address)
-                    if client.origin(target) != client.origin(url):
-                        moved = True
-                    url = target
+                    url = self._leads(url, response.headers["location"])
                     continue
-                if moved and response.status_code in EXPIRED:
-                    self._place = None
-                    raise Expired(f"{client.origin(url)[1]} answers {response.status_code}")
-                self._place = url if moved else None
+                self._place = url if client.origin(url) != client.origin(self.url) else None
                 yield response
                 return
             finally:
                 response.close()
         raise SystemFailure("the server sends us in a circle", where=self.address, hint="check the address")
 
+    def _send(self, url: str, run: str) -> Any:
+        http, fields = client.session(), client.headers(url) | {"Range": run}
+        try:
+            request = http.build_request("GET", url, headers=fields, timeout=client.TIMEOUT)
+        except Exception as error:  # which of its own the client raises is not documented
+            raise SystemFailure(f"not an address that can be opened ({error})", where=self.address) from error
+        return http.send(request, stream=True, follow_redirects=False)
+
+    def _leads(self, url: str, location: str) -> str:
+        """Where a redirect of `url` leads."""
+        try:
+            target = urljoin(url, location)
+            scheme = urlsplit(target).scheme
+        except ValueError:
+            scheme = ""
+        if scheme not in ("http", "https"):
+            raise SystemFailure(f"the server leads to no web address: {location[:200]!r}", where=self.address)
+        if url.startswith("https:") and scheme != "https":
+            raise SystemFailure("the server leads from https to an open line", where=self.address)
+        return target
+
     def _linked(self, response: Any) -> None:
         """The hub says on its redirect what the file is."""
         etag = bare_etag(response.headers.get("x-linked-etag"))
         size = response.headers.get("x-linked-size")
-        if self.hub and ((etag and self.etag and etag != self.etag) or (size and int(size) != self.size)):
+        if self.hub and ((etag and self.etag and etag != self.etag) or (size and size != str(self.size))):
             raise self._changed(f"it was {self.etag}, {self.size} bytes, now {etag}, {size} bytes")
 
     def _check(self, response: Any, start: int, stop: int) -> None:
         status = response.status_code
         if status in BUSY:
-            after = response.headers.get("retry-after", "")
-            raise Busy(status, float(after) if after.isdigit() else None)
+            raise busy(response)
         if status == 416:
             raise self._changed(f"the server has no bytes {start} to {stop - 1}, of {self.size}")
         if status >= 400:
@@ -119,7 +139,7 @@ class Remote:
             length = response.headers.get("content-length")
             if (start, stop) != (0, self.size):
                 raise self._ignores_ranges()
-            if length is not None and int(length) != self.size:
+            if length is not None and length != str(self.size):
                 raise self._changed(f"it was {self.size} bytes long, now {length}")
             self.ranged = False
         elif status == 206:

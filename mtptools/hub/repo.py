@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import os
 import re
 import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,15 +18,27 @@ from mtptools.errors import MtpToolsError, NotACheckpointError, SystemFailure
 from mtptools.hub import client
 from mtptools.hub.address import Address, endpoint
 from mtptools.hub.failures import failure
-from mtptools.hub.remote import BUSY, Busy, Remote
+from mtptools.hub.remote import BUSY, Remote, busy
 from mtptools.hub.transfer import Patience
 
-__all__ = ["RECORDS", "Entry", "Listing", "cache_root", "cached_by_hub", "listing", "replace_file", "repo_root"]
+__all__ = [
+    "COMMIT",
+    "RECORDS",
+    "Entry",
+    "Listing",
+    "cache_root",
+    "cached_by_hub",
+    "can_be_named",
+    "listing",
+    "replace_file",
+    "repo_root",
+]
 
 COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 RECORDS: Final = ".ranges"  # the folder of records, beside the folder with the files
 LISTING: Final = "listing.json"
 DEFAULT: Final = "main"
+_UNNAMEABLE: Final = re.compile(r"[\\:\x00-\x1f\x7f\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -105,8 +119,9 @@ def listing(address: Address) -> Listing:
             raise failure(_offline_error(), str(address))
         return known
     found = _ask(repo, revision, address)
-    replace_file(found.root / RECORDS / LISTING, json.dumps(asdict(found)))
-    replace_file(repo_root(repo) / "refs" / quote(revision, safe=""), found.commit)
+    with contextlib.suppress(OSError):  # what is whole in a cache that cannot be written can be read
+        replace_file(found.root / RECORDS / LISTING, json.dumps(asdict(found)))
+        replace_file(repo_root(repo) / "refs" / quote(revision, safe=""), found.commit)
     return found
 
 
@@ -119,7 +134,8 @@ def _offline_error() -> Exception:
 def _remembered(repo: str, commit: str) -> Listing | None:
     try:
         stored = json.loads((repo_root(repo) / commit / RECORDS / LISTING).read_bytes())
-        return Listing(repo, commit, tuple(Entry(**entry) for entry in stored["files"]))
+        rows = ((row["name"], row["size"], row["sha256"], row["blob"]) for row in stored["files"])
+        return Listing(repo, commit, tuple(_entries(rows)))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -170,22 +186,41 @@ def _ask(repo: str, revision: str, address: Address) -> Listing:
             answer: Any = getattr(error, "response", None)
             status = getattr(answer, "status_code", None)
             if status in BUSY:
-                after = answer.headers.get("retry-after", "")
-                patience.wait(Busy(status, float(after) if after.isdigit() else None), str(address))
+                patience.wait(busy(answer), str(address))
             elif isinstance(error, cut) and status is None:
                 patience.wait(error, str(address))
             else:
                 raise _explained(failure(error, str(address)), error, api, repo, revision) from error
     if not COMMIT.fullmatch(str(info.sha)):
         raise SystemFailure(f"the server names no commit: {info.sha!r}", where=address)
-    named = [file for file in info.siblings or () if _inside(file.rfilename)]
-    entries = (Entry(f.rfilename, f.size or 0, f.lfs.sha256 if f.lfs else None, f.blob_id) for f in named)
-    return Listing(repo, str(info.sha), tuple(entries))
+    if COMMIT.fullmatch(revision) and info.sha != revision:
+        raise SystemFailure(f"the server answers with another commit: {info.sha}", where=address, hint=_OTHER_HUB)
+    rows = ((f.rfilename, f.size, f.lfs.sha256 if f.lfs else None, f.blob_id) for f in info.siblings or ())
+    try:
+        return Listing(repo, str(info.sha), tuple(_entries(rows)))
+    except ValueError as error:
+        raise SystemFailure(f"the server lists {error}", where=address, hint=_OTHER_HUB) from error
 
 
-def _inside(name: str) -> bool:
-    """Is this a path below the repo's own folder, whatever a server calls it?"""
-    return "\\" not in name and ":" not in name and all(part not in ("", ".", "..") for part in name.split("/"))
+_OTHER_HUB: Final = "check HF_ENDPOINT"
+
+
+def _entries(rows: Iterable[tuple[Any, Any, Any, Any]]) -> Iterator[Entry]:
+    """The files (name, size, sha256, blob) of a listing. Raises ValueError for what cannot be one.
+
+    One that lies outside of the repo's own folder by its name is left out.
+    """
+    for name, size, sha256, blob in rows:
+        named = all(text is None or isinstance(text, str) for text in (sha256, blob))
+        if not (isinstance(name, str) and type(size) is int and 0 <= size < 1 << 62 and named):
+            raise ValueError(f"{name!r} of {size!r} bytes")
+        if can_be_named(name):
+            yield Entry(name, size, sha256, blob)
+
+
+def can_be_named(name: str) -> bool:
+    """Is this a path below the folder it is given in, and one that a terminal and any disk take?"""
+    return not _UNNAMEABLE.search(name) and all(part not in ("", ".", "..") for part in name.split("/"))
 
 
 def _explained(known: MtpToolsError, error: Exception, api: Any, repo: str, revision: str) -> MtpToolsError:

@@ -11,10 +11,11 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from mtptools.errors import NotACheckpointError, SystemFailure
 from mtptools.hub import client
+from mtptools.hub.choose import SPLIT
 from mtptools.hub.failures import failure, raise_for
 from mtptools.hub.fetch import Progress, fetch
 from mtptools.hub.partial import Partial
-from mtptools.hub.remote import BUSY, Busy, Remote, bare_etag
+from mtptools.hub.remote import BUSY, Busy, Remote, bare_etag, busy
 from mtptools.hub.repo import RECORDS, cache_root
 from mtptools.hub.transfer import Patience
 from mtptools.tensors import PARTIAL
@@ -22,8 +23,8 @@ from mtptools.tensors import PARTIAL
 __all__ = ["mirror_url"]
 
 HEAD: Final = 1 << 20  # bytes fetched at once: the header of a GGUF, or most of it
+LONGEST: Final = 1 << 62  # bytes: more is no length of a file
 SMALL: Final = 64 << 20  # a file up to this size is fetched whole where byte ranges are not served
-_SPLIT: Final = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf")
 
 
 def mirror_url(url: str, address: str, progress: Progress | None) -> Path:
@@ -43,15 +44,14 @@ def mirror_url(url: str, address: str, progress: Progress | None) -> Path:
         one = urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
         shown = address.rpartition("/")[0] + f"/{shard}"
         file = Partial(root / "files" / shard, root / RECORDS / f"{shard}.json", _probe(one, shown))
-        if not file.whole:
-            PARTIAL[file.path] = file
+        PARTIAL[file.path] = file  # also a whole one: another process may find that the server has a new version
         files.append(file)
     fetch([(file, 0, HEAD) for file in files], progress)
     return root / "files" / name
 
 
 def _shards(name: str) -> list[str]:
-    match = _SPLIT.fullmatch(name)
+    match = SPLIT.fullmatch(name)
     if match is None:
         return [name]
     count = int(match["count"])
@@ -62,19 +62,15 @@ def _shards(name: str) -> list[str]:
 
 def _probe(url: str, address: str) -> Remote:
     """Ask for one byte: the answer names the size, what identifies the content, and whether ranges are served."""
+    asked = Remote(url, 1, None, address, hub=False)
     patience = Patience(threading.Event())
-    http, cut = client.session(), client.transport_error()
+    cut = client.transport_error()
     while True:
         try:
-            fields = client.headers(url) | {"Range": "bytes=0-0"}
-            request = http.build_request("GET", url, headers=fields, timeout=client.TIMEOUT)
-            response = http.send(request, stream=True, follow_redirects=True)
-            try:
+            with asked.answer(0, 1) as response:
                 if response.status_code in BUSY:
-                    raise Busy(response.status_code, None)
+                    raise busy(response)
                 return _described(response, url, address)
-            finally:
-                response.close()
         except (Busy, cut) as error:
             patience.wait(error, address)
         except ConnectionError as error:  # offline mode
@@ -84,10 +80,12 @@ def _probe(url: str, address: str) -> Remote:
 def _described(response: Any, url: str, address: str) -> Remote:
     if response.status_code >= 400:
         raise_for(response, address)
+    if response.status_code not in (200, 206):
+        raise SystemFailure(f"the server answers {response.status_code}", where=address, hint="check the address")
     ranged = response.status_code == 206
     stated = response.headers.get("content-range", "").rpartition("/")[2] if ranged else None
     size = stated if ranged else response.headers.get("content-length")
-    if not size or not size.isdigit():
+    if not (size and size.isdecimal() and int(size) < LONGEST):
         raise SystemFailure("the server does not say how long the file is", where=address, hint=f"curl -LO {address}")
     name = bare_etag(response.headers.get("etag")) or response.headers.get("last-modified")
     if not ranged and int(size) > SMALL:

@@ -11,6 +11,7 @@ from mtptools.errors import CorruptError, InputError
 from mtptools.head import head_names, is_sidecar
 from mtptools.ops.draft_loaders import draft_facts
 from mtptools.ops.inspect import inspect
+from mtptools.ops.receipt_check import check_parts
 from mtptools.receipt import identity, load_beside, load_inside
 
 __all__ = ["artifact"]
@@ -38,7 +39,9 @@ def artifact(ckpt: Checkpoint) -> dict[str, Any]:
     out["head"] = _head(ckpt)
     try:
         full = load_beside(ckpt)
-        out["receipt"] = _receipt(full or load_inside(ckpt), beside=full is not None)
+        record = full or load_inside(ckpt)
+        check_parts(record or {"sources": []}, ckpt.path)
+        out["receipt"] = _receipt(record, beside=full is not None)
     except CorruptError as error:
         out["receipt"], out["receipt_error"] = None, error.what
     return out

@@ -16,7 +16,7 @@ from mtptools.checkpoint import Checkpoint
 from mtptools.codecs import CODECS, ENCODABLE, EXACT, NEEDS_IMPORTANCE, decode, decode_bytes, encode
 from mtptools.conventions import convert_values
 from mtptools.errors import CodecError, MissingExtraError
-from mtptools.head import Found, find_head, find_trunk, head_names, layers_of, within_head
+from mtptools.head import Found, find_head, find_trunk, head_names, is_sidecar, layers_of, within_head
 from mtptools.ops.diff import digest
 from mtptools.ops.lineage_encoded import Again
 from mtptools.ops.lineage_reduced import to_same_roles
@@ -66,7 +66,9 @@ def lineage(
 ) -> list[Lineage]:
     """Compare a checkpoint with its receipts and, where given, with its trunk and its donor. Reads every byte."""
     out = [_beside(ckpt, progress) or _inside(ckpt)]
-    if trunk is not None:
+    if trunk is not None and is_sidecar(ckpt):
+        out.append(Lineage("trunk", "not checked", "a sidecar: there is no trunk in it to compare"))
+    elif trunk is not None:
         out.append(_trunk(ckpt, trunk, progress))
     if donor is not None:
         out.append(_donor(ckpt, donor, progress))

@@ -10,10 +10,11 @@ from typing import Any, Literal
 import xxhash
 
 from mtptools.checkpoint import Checkpoint
+from mtptools.errors import CorruptError
 from mtptools.receipt import identity
 from mtptools.tensors import Tensor, read_blob
 
-__all__ = ["Finding", "check_inside", "check_receipt", "check_sources"]
+__all__ = ["Finding", "check_inside", "check_parts", "check_receipt", "check_sources"]
 
 State = Literal["same", "changed", "missing", "extra", "linked", "not checked"]
 Progress = Callable[[int], None]
@@ -40,6 +41,35 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}: {self.state}" + (f": {self.what}" if self.what else "")
+
+
+def check_parts(record: Mapping[str, Any], where: object) -> None:
+    """The parts that a receipt may have, and need not: each is what it should be. Raises CorruptError."""
+    for source in record["sources"]:
+        files, origin = source.get("files", []), source.get("origin", {})
+        if not (isinstance(files, list) and all(map(_is_file, files)) and isinstance(origin, dict)):
+            raise _damaged("sources", where)
+    for key in ("facts", "files"):
+        names = record.get(key, [])
+        if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            raise _damaged(key, where)
+    kept = record.get("verification") or {}
+    if not (isinstance(kept, dict) and isinstance(kept.get("failures") or [], list)):
+        raise _damaged("verification", where)
+
+
+def _is_file(row: Any) -> bool:
+    told = row if isinstance(row, dict) else {}
+    size, words = told.get("bytes"), (told.get("name"), told.get("header_sha256"))
+    return isinstance(size, int) and 0 <= size < 1 << 63 and all(isinstance(word, str) for word in words)
+
+
+def _damaged(key: str, where: object) -> CorruptError:
+    return CorruptError(
+        f"not a receipt of mtptools: {key} is not what it should be",
+        where=where,
+        hint="make the output again: graft, extract and strip write a new receipt",
+    )
 
 
 def check_receipt(ckpt: Checkpoint, record: Mapping[str, Any], progress: Progress = lambda n: None) -> list[Finding]:

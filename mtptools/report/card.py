@@ -115,7 +115,8 @@ def _sections(told: Card) -> Iterator[Section]:
         yield Section("proved", "What was verified", [Items(proved)])
     yield Section("open", "What was not verified", [Items(list(_open(told)))])
     yield from _running(told)
-    yield Section("again", "To repeat it", list(_again(told)))
+    if again := list(_again(told)):
+        yield Section("again", "To repeat it", again)
 
 
 def _timed(decoder: Mapping[str, Any]) -> Iterator[Section]:
@@ -177,20 +178,24 @@ def _running(told: Card) -> Iterator[Section]:
         blocks.append(Paragraph(f"Run in {runtime['name']} {runtime['version']}: {runtime['how']}."))
         blocks.append(runtime_table(runtime))
     if found["dialect"] == "gguf" and found.get("head"):
-        model = f"-m TRUNK.gguf -md {found['path']}" if found.get("sidecar") else f"-m {found['path']}"
+        name = typed(found["path"])
+        model = f"-m TRUNK.gguf -md {name}" if found.get("sidecar") else f"-m {name}"
         blocks.append(Code(f"llama-server {model} --spec-type draft-mtp", "sh"))
     blocks += [Paragraph(str(line)) for line in found.get("loaders") or ()]
     for one in told.runtimes:
         how = "connects the head as it was trained" if one.same else "connects the head OTHERWISE than it was trained"
         blocks.append(Paragraph(f"{one.name} {one.version} {how}, by its source; older versions were not looked at."))
     if blocks:
-        oldest = f"{runtime['name']} {runtime['version']}, the one above" if runtime else "not known: none was run"
+        oldest = "none: the one above failed" if runtime else "not known: none was run"
+        if runtime and runtime["ok"]:
+            oldest = f"{runtime['name']} {runtime['version']}, the one above"
         yield Section("running", "Running it", [*blocks, Paragraph(f"Oldest build known to run it: {oldest}.")])
 
 
 def _again(told: Card) -> Iterator[Block]:
     receipt = told.artifact.get("receipt") or {}
-    given = (receipt.get("command"), (told.report or {}).get("command"), (told.bench or {}).get("command"))
+    made = receipt.get("command") and f"{receipt['command']} -o {typed(told.artifact['path'])}"  # receipts leave it out
+    given = (made, (told.report or {}).get("command"), (told.bench or {}).get("command"))
     commands = [str(command) for command in given if command]
     if receipt.get("beside"):
         commands.append(f"mtptools receipt {typed(told.artifact['path'])} --verify")

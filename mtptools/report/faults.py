@@ -44,6 +44,8 @@ _LINEAGE: Final = {
     "trunk": "another trunk",
     "donor": "another head than the donor's",
 }
+# Of a fine-tune whose tokenizer has tokens more than the release's.
+_EXTENDED: Final = "where tokens were added on purpose, --trunk TRUNK: its tokenizer is then the measure"
 # Titles of faults of the head's reading, by the control that cures them.
 _CURES: Final = {
     "swapped halves": "wrong order",
@@ -69,6 +71,7 @@ _ERRORS: Final = {
 }
 _TRUNCATED: Final = re.compile(
     r"ends at byte \d+, the file (has|at) \d+|needs \d+ bytes, \d+ are left|header of \d+ bytes in a file of"
+    r"|run past the end of the file|claims \d{1,6} tensors and \d{1,6} metadata keys in \d+ bytes"
 )
 _BY_EVIDENCE: Final = ("head-declared-missing",)  # findings whose title says all that their first clause does
 
@@ -86,7 +89,7 @@ class Fault:
     fix: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.title}: {self.text}"
+        return self.text if self.text.startswith(f"{self.title}: ") else f"{self.title}: {self.text}"
 
 
 def faults(data: Mapping[str, Any]) -> list[Fault]:
@@ -101,11 +104,14 @@ def error_title(name: str, what: str) -> str:
 
 
 def _lineage(data: Mapping[str, Any]) -> Iterator[tuple[int, Fault]]:
+    own = any(item["against"] == "trunk" for item in data["lineage"])  # then the tokenizer was compared with its
     for item in data["lineage"]:
         if item["verdict"] == "fail":
             against = item["against"]
-            title = _LINEAGE.get(against, "not what its receipt says")
-            yield _FOREIGN if against == "tokenizer" else _BYTES, Fault("L0 lineage", title, item["what"])
+            title = _LINEAGE.get(against.removesuffix(" of the head"), "not what its receipt says")
+            foreign = against == "tokenizer"
+            fix = _EXTENDED if foreign and not own else None
+            yield _FOREIGN if foreign else _BYTES, Fault("L0 lineage", title, item["what"], fix)
 
 
 def _static(data: Mapping[str, Any]) -> Iterator[tuple[int, Fault]]:

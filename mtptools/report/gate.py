@@ -68,7 +68,9 @@ class Checked:
         if self.verification is not None:
             return faults(self.verification)
         error = self.error or {}
-        lines = [error.get("what", ""), *error.get("findings", ())]
+        where = error.get("where")
+        place = f"{where}: " if where and where != self.path else ""  # another file than the one that was asked about
+        lines = [f"{place}{error.get('what', '')}", *error.get("findings", ())]
         return [Fault("opening", error_title(str(error.get("error")), lines[0]), "; ".join(lines), error.get("hint"))]
 
     @cached_property

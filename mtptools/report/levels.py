@@ -61,16 +61,24 @@ def levels(data: Mapping[str, Any]) -> list[Level]:
     if isinstance(data.get("lineage"), list):
         found.append(_controls(decoder or stream, "L4" in bad))
         runtime: Mapping[str, Any] | None = data.get("runtime")
-        what = "no runtime was asked" if runtime is None else f"{runtime['name']} {runtime['version']}"
-        found.append(Level("L5", "not run" if runtime is None else "fail" if "L5" in bad else "pass", what))
+        found.append(_runtime(runtime, "L5" in bad))
     return found
 
 
+def _runtime(runtime: Mapping[str, Any] | None, bad: bool) -> Level:
+    if runtime is None:
+        return Level("L5", "not run", "no runtime was asked")
+    what = f"{runtime['name']} {runtime['version']}"
+    if runtime.get("comparisons") == []:
+        what += ": drafts were counted, no text was compared"
+    return Level("L5", "fail" if bad else "pass", what)
+
+
 def _lineage(rows: list[dict[str, Any]]) -> Level:
-    worst = next((one for one in ("fail", "not checked", "pass") if any(r["verdict"] == one for r in rows)), "not run")
-    against = ", ".join(str(row["against"]) for row in rows if row["verdict"] == worst)
-    told = {"fail": "differs from", "not checked": "no answer from", "pass": "bytes are those of"}
-    return Level("L0", worst, f"{told[worst]} {against}" if worst in told else "nothing to compare with")
+    told = {"fail": "differs from", "not checked": "no answer from", "pass": "bytes are those of"}  # the worst first
+    against = {verdict: [str(row["against"]) for row in rows if row["verdict"] == verdict] for verdict in told}
+    found = {verdict: f"{told[verdict]} {', '.join(names)}" for verdict, names in against.items() if names}
+    return Level("L0", next(iter(found), "not run"), "; ".join(found.values()) or "nothing to compare with")
 
 
 def _static(static: Mapping[str, Any]) -> Level:

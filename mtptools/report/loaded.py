@@ -51,7 +51,7 @@ def about(data: Mapping[str, Any], artifact: Mapping[str, Any]) -> str | None:
     """Why a report is not about an artifact; None when it is, as far as the report can tell: by size and header."""
     told = data.get("artifact")
     if isinstance(told, Mapping) and isinstance(told.get("files"), list):
-        theirs, ours = ({_identity(file) for file in one["files"]} for one in (told, artifact))
+        theirs, ours = (sorted(repr(_identity(file)) for file in one["files"]) for one in (told, artifact))
         return None if theirs == ours else "its files had other sizes, or other headers"
     return None if data["path"] == artifact["path"] else f"it is of {data['path']}"
 

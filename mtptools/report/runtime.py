@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from mtptools.report.markdown import table_markdown
+from mtptools.report.sections.runtime import runtime_table
 from mtptools.runtimes.grades import DEFECT, NEAR_TIE, ROUTER_TIE, UNKNOWN, Comparison
 from mtptools.runtimes.report import RuntimeReport
 
-__all__ = ["runtime_lines", "runtime_table"]
+__all__ = ["runtime_lines"]
 
 SHOWN = 5  # divergences of one comparison
 
@@ -19,35 +21,11 @@ def runtime_lines(report: RuntimeReport) -> list[str]:
     ]
     if report.how_plain is not None:
         lines.append(f"               without:  {report.how_plain}")
-    lines += ["", *runtime_table(report), "", *_speed(report), *_drafts(report)]
+    lines += ["", *table_markdown(runtime_table(report.to_json())), "", *_speed(report), *_drafts(report)]
     for one in report.comparisons:
         lines += _comparison(one)
     lines += [f"               {note}" for note in report.notes]
     return lines
-
-
-def runtime_table(report: RuntimeReport) -> list[str]:
-    """A Markdown table: one row a prompt, then all of them; the columns are those of mtp-bench, and ours beside."""
-    with_plain = report.how_plain is not None
-    head = ["prompt", "pred", "draft", "acc", "rate", "tok/s"]
-    head += (["tok/s without"] if with_plain else []) + (["our rate"] if report.ours is not None else [])
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
-    for number, row in enumerate(report.rows, 1):
-        drafts = row.mtp.drafts
-        counts = ["?"] * 3 if drafts is None else [str(drafts.drafted), str(drafts.accepted), f"{drafts.rate:.3f}"]
-        cells = [row.category or str(number), str(len(row.mtp.tokens)), *counts, f"{row.mtp.tokens_per_second:.1f}"]
-        if with_plain:
-            cells.append("" if row.plain is None else f"{row.plain.tokens_per_second:.1f}")
-        if report.ours is not None:
-            cells.append("" if row.ours is None or not row.ours[0] else f"{row.ours[1] / row.ours[0]:.3f}")
-        lines.append("| " + " | ".join(cells) + " |")
-    drafts, speed, plain = report.drafts, report.speed("mtp"), report.speed("plain")
-    counts = ["?"] * 3 if drafts is None else [str(drafts.drafted), str(drafts.accepted), f"{drafts.rate:.3f}"]
-    cells = ["**all**", str(sum(len(row.mtp.tokens) for row in report.rows)), *counts]
-    cells.append("" if speed is None else f"{speed:.1f}")
-    cells += ["" if plain is None else f"{plain:.1f}"] if with_plain else []
-    cells += [f"{report.ours.rate:.3f}"] if report.ours is not None else []
-    return [*lines, "| " + " | ".join(cells) + " |"]
 
 
 def _speed(report: RuntimeReport) -> list[str]:
@@ -55,7 +33,8 @@ def _speed(report: RuntimeReport) -> list[str]:
     if fast is None or plain is None:
         return []
     return [
-        f"speed          {fast / plain:.2f} times that without MTP (one run after a warm-up, one request at a time)"
+        f"speed          {fast / plain:.2f} times that without MTP, in the median of the prompts "
+        "(one run of each after a warm-up, one request at a time)"
     ]
 
 

@@ -16,7 +16,7 @@ __all__ = ["Answer", "Answers", "Watched", "ask"]
 REREAD: Final = 64
 """Positions that are read again, over all prompts, and at least LEAST a prompt."""
 LEAST: Final = 2
-WARMING: Final = 4  # tokens
+WARMING: Final = 16  # tokens, several steps of drafts: what is paid once is paid then
 
 Say = Callable[[str], None]
 Open = Callable[[], AbstractContextManager[Engine]]
@@ -66,7 +66,8 @@ class Watched:
 def ask(plain: Open | None, mtp: Open, prompts: Sequence[Sequence[int]], n: int, k: int, say: Say) -> Answers:
     """n greedy tokens after each prompt (token ids), without MTP where `plain` is there, then with it.
 
-    One run of each prompt is timed, after a warm-up. Only one of the two is open at a time. Raises what they raise.
+    One run of each prompt is timed, after a warm-up. Only one of the two is open at a time. Raises what they raise, and
+    SystemFailure for an answer of more tokens than were asked for.
     """
     if plain is None:
         with mtp() as engine:
@@ -90,6 +91,12 @@ def _all(engine: Engine, prompts: Sequence[Sequence[int]], n: int, which: str, s
     for number, prompt in enumerate(prompts, 1):
         say(f"{engine.name} {which}, prompt {number} of {len(prompts)}")
         found.append(engine.generate(prompt, n))
+        if len(found[-1].tokens) > n:
+            raise SystemFailure(
+                f"the server answers with {len(found[-1].tokens)} tokens, {n} were asked for",
+                where=engine.how,
+                hint="see its version and its log",
+            )
     return found
 
 

@@ -99,6 +99,8 @@ class Child:
             self._send(how)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(GRACE)
+        if hasattr(os, "killpg"):
+            self._send(signal.SIGKILL)  # what it left behind: a script may end before the server that it started
 
     def _send(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -110,7 +112,7 @@ class Child:
 
 @contextlib.contextmanager
 def started(
-    command: Sequence[str],
+    command: Callable[[Path], Sequence[str]],
     what: str,
     model: object,
     ready: Callable[[Path], str | None],
@@ -120,7 +122,8 @@ def started(
 ) -> Iterator[tuple[Child, str]]:
     """A server at work, and its address; it is gone when the block is left, however that happens.
 
-    ready    is asked again and again, with a folder that is the server's own, for the address; None: not yet
+    command  given a folder that is the server's own
+    ready    is asked again and again, with that folder, for the address; None: not yet
     timeout  seconds until it must be
     stdin    is written to it; the pipe stays open for as long as it runs
 
@@ -132,7 +135,7 @@ def started(
         with log.open("wb") as words:
             try:
                 process = subprocess.Popen(
-                    [part.replace("{folder}", folder) for part in command],
+                    command(place),
                     stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
                     stdout=words,
                     stderr=subprocess.STDOUT,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
-import time
+import ssl
+import threading
 import urllib.error
 import urllib.request
+from queue import Empty, SimpleQueue
 from typing import IO, Any, Final
 from urllib.parse import urlsplit
 
@@ -76,6 +78,8 @@ class Client:
             return None
 
     def failure(self, path: str, what: str, hint: str) -> SystemFailure:
+        """A server may say the key back to us: it is not shown."""
+        what, hint = (text.replace(self._key, "…") if self._key else text for text in (what, hint))
         return SystemFailure(what, where=self.base + path, hint=hint)
 
     def _json(self, path: str, data: bytes) -> Any:
@@ -87,40 +91,62 @@ class Client:
             raise self.failure(path, f"the server answers with {kind}", "is this the address of its API?") from error
 
     def _read(self, path: str, body: bytes | None) -> bytes:
+        """In a thread that is left behind when time is up: a socket's own limit is of each byte, not of all of them."""
+        answers: SimpleQueue[bytes | Exception] = SimpleQueue()
+
+        def work() -> None:
+            try:
+                answers.put(self._exchange(path, body))
+            except Exception as error:
+                answers.put(error)
+
+        threading.Thread(target=work, daemon=True).start()
+        try:
+            found = answers.get(timeout=self.timeout)
+        except Empty as error:
+            raise self._slow(path) from error
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _slow(self, path: str) -> SystemFailure:
+        hint = f"--runtime-timeout {round(self.timeout * 2) or 1} if it is only slow"
+        return self.failure(path, f"no answer within {self.timeout:g} s", hint)
+
+    def _exchange(self, path: str, body: bytes | None) -> bytes:
         request = urllib.request.Request(self.base + path, body, {"Content-Type": "application/json"})
         if self._key:
             request.add_unredirected_header("Authorization", f"Bearer {self._key}")
-        deadline = time.monotonic() + self.timeout
-        slow = f"--runtime-timeout {round(self.timeout * 2) or 1} if it is only slow"
         try:
             with self._opener.open(request, timeout=self.timeout) as reply:
-                return self._whole(reply, path, deadline)
+                return self._whole(reply, path)
         except urllib.error.HTTPError as error:
             raise self._refused(path, error) from error
         except TimeoutError as error:
-            raise self.failure(path, f"no answer within {self.timeout:g} s", slow) from error
+            raise self._slow(path) from error
         except (http.client.HTTPException, ConnectionError) as error:
             what = "the server ended the connection before it had answered"
             raise self.failure(path, what, "see its log: it may have died") from error
         except urllib.error.URLError as error:
             if isinstance(error.reason, TimeoutError):
-                raise self.failure(path, f"no answer within {self.timeout:g} s", slow) from error
+                raise self._slow(path) from error
             reason = getattr(error.reason, "strerror", None) or error.reason
-            raise self.failure(path, f"no server answers: {reason}", "start it, or check the address") from error
+            hint = "start it, or check the address"
+            if isinstance(error.reason, ssl.SSLError):
+                hint = "export SSL_CERT_FILE=CA.pem for a certificate of your own"
+            raise self.failure(path, f"no server answers: {reason}", hint) from error
         except OSError as error:
             raise self.failure(
                 path, f"the connection failed: {error.strerror or error}", "check the address"
             ) from error
 
-    def _whole(self, reply: IO[bytes], path: str, deadline: float) -> bytes:
+    def _whole(self, reply: IO[bytes], path: str) -> bytes:
         parts: list[bytes] = []
         size = 0
         stated = getattr(reply, "headers", {}).get("Content-Length")
         while part := reply.read1(1 << 16):  # type: ignore[attr-defined]  # an HTTPResponse has it
             parts.append(part)
             size += len(part)
-            if time.monotonic() > deadline:
-                raise TimeoutError
             if size > MOST:
                 raise self.failure(path, "the answer does not end", "is this the address of its API?")
         if stated is not None and stated.isdecimal() and size < int(stated):

@@ -53,6 +53,8 @@ def judge(
         report.excess = [(one.source, one.rms / size.rms) for one in (own, ours) if one is not None]
     if ours is None and model is not None:
         report.notes.append("the runtime gives no log-probabilities: noise is estimated, not measured")
+    if not report.comparisons:
+        report.notes.append("no text was compared with another: drafts and counts are all that was checked")
     report.ours = _acceptance(found, answers.k)
     return report
 

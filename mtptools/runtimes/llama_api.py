@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import isfinite
-from typing import Any
+from typing import Any, Final
 
 from mtptools.errors import SystemFailure
 from mtptools.runtimes.client import Client
 from mtptools.runtimes.generation import TOP, Drafts, Generation
 from mtptools.runtimes.metrics import counters, difference
-from mtptools.runtimes.values import count, dict_of, entry_logprobs, ids, strange
+from mtptools.runtimes.values import count, dict_of, drafts, entry_logprobs, ids, number, strange
 
 __all__ = ["LlamaServer"]
+
+ENDING: Final = 64
+"""Tokens that end a text, at most: a server that bars more of them from a text chooses what it is compared on."""
 
 _TOKENIZER = "does it serve this model? its tokenizer must be the checkpoint's"
 
@@ -55,9 +57,9 @@ class LlamaServer:
         found = Generation(
             tuple(prompt),
             tokens,
-            _top(answer.get("completion_probabilities"), tokens, where),
-            banned=_banned(answer),
-            seconds=float(timings["predicted_ms"]) / 1000 if _number(timings.get("predicted_ms")) else seconds,
+            _top(answer.get("completion_probabilities"), tokens, self.vocabulary, where),
+            banned=_banned(answer, self.vocabulary, where),
+            seconds=stated / 1000 if (stated := number(timings.get("predicted_ms"))) and stated > 0 else seconds,
         )
         return replace(found, drafts=self._drafts(timings, before, len(tokens)))
 
@@ -70,7 +72,7 @@ class LlamaServer:
             told = difference(counters(before), counters(after), tokens)
             if told is not None and (told.drafted, told.accepted) == (drafted, accepted):
                 return told
-        return Drafts(drafted, accepted)
+        return drafts(drafted, accepted, self.client.base)
 
     def _same_prompt(self, prompt: Sequence[int], answer: Mapping[str, Any], where: str) -> None:
         """The server tells the prompt as text: with another tokenizer the same ids are another text."""
@@ -84,22 +86,18 @@ class LlamaServer:
             raise SystemFailure(what, where=where, hint=_TOKENIZER)
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value > 0
-
-
-def _banned(answer: Mapping[str, Any]) -> frozenset[int]:
+def _banned(answer: Mapping[str, Any], vocabulary: int, where: str) -> frozenset[int]:
     """Tokens that end a text: the server lists them with a bias of no number, that is minus infinity."""
     biases = dict_of(answer.get("generation_settings")).get("logit_bias")
     entries = biases if isinstance(biases, list) else []
-    return frozenset(
-        entry["token"]
-        for entry in entries
-        if isinstance(entry, dict) and isinstance(entry.get("token"), int) and entry.get("bias", 0) is None
-    )
+    barred = [entry.get("token") for entry in map(dict_of, entries) if entry.get("bias", 0) is None]
+    found = frozenset(token for token in barred if isinstance(token, int) and 0 <= token < vocabulary)
+    if len(found) > ENDING:
+        raise strange(where, f"{len(found)} tokens that cannot come out")
+    return found
 
 
-def _top(entries: Any, tokens: Sequence[int], where: str) -> tuple[Mapping[int, float], ...]:
+def _top(entries: Any, tokens: Sequence[int], vocabulary: int, where: str) -> tuple[Mapping[int, float], ...]:
     """Per token; accepted drafts come without, and so do tokens whose text is part of a character."""
     out: list[Mapping[int, float]] = [{} for _ in tokens]
     at = 0
@@ -110,6 +108,6 @@ def _top(entries: Any, tokens: Sequence[int], where: str) -> tuple[Mapping[int, 
             at += 1
         if at == len(out):
             break
-        out[at] = entry_logprobs(entry)
+        out[at] = entry_logprobs(entry, vocabulary)
         at += 1
     return tuple(out)

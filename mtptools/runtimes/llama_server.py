@@ -64,8 +64,11 @@ def embedded(start: Start) -> Iterator[tuple[Child, str]]:
         "gpu_layers": start.gpu_layers,
     }
     what = f"llama.cpp {embedded_version()}"
-    command = [sys.executable, "-m", "mtptools.runtimes.embedded", "{folder}/address"]
     line = json.dumps(told).encode() + b"\n"
+
+    def command(folder: Path) -> list[str]:
+        return [sys.executable, "-m", "mtptools.runtimes.embedded", str(folder / "address")]
+
     with started(command, what, start.model, _announced, start.timeout, stdin=line) as running:
         yield running
 
@@ -86,7 +89,7 @@ def server(binary: str, start: Start) -> Iterator[tuple[Child, str]]:
     def ready(_: Path) -> str | None:
         return address if _healthy(address) else None
 
-    with started(command, path, start.model, ready, start.timeout) as running:
+    with started(lambda _: command, path, start.model, ready, start.timeout) as running:
         yield running
 
 

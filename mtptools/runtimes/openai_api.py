@@ -47,9 +47,9 @@ class OpenAiServer:
         entries = told.get("content")
         if isinstance(entries, list):  # llama.cpp behind a proxy: entries with ids
             named: Any = [dict_of(entry).get("id") for entry in entries]
-            top: list[Mapping[int, float]] = [entry_logprobs(entry) for entry in entries]
+            top: list[Mapping[int, float]] = [entry_logprobs(entry, self.vocabulary) for entry in entries]
         else:
-            named, top = _named(choice, told), _tops(told)
+            named, top = _named(choice, told), _tops(told, self.vocabulary)
         tokens = ids(None if isinstance(named, list) and None in named else named, self.vocabulary, where, "token_ids")
         rows = tuple((top + [{}] * len(tokens))[: len(tokens)])
         return Generation(tuple(prompt), tokens, rows, drafts=self._drafts(before, len(tokens)), seconds=seconds)
@@ -92,9 +92,9 @@ def _named(choice: Mapping[str, Any], told: Mapping[str, Any]) -> Any:
     return choice.get("token_ids", beside)
 
 
-def _tops(told: Mapping[str, Any]) -> list[Mapping[int, float]]:
+def _tops(told: Mapping[str, Any], vocabulary: int) -> list[Mapping[int, float]]:
     rows = told.get("top_logprobs")
     return [
-        logprobs((_id(key), value) for key, value in dict_of(row).items())
+        logprobs(((_id(key), value) for key, value in dict_of(row).items()), vocabulary)
         for row in (rows if isinstance(rows, list) else [])
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import sqrt
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from mtptools.runtimes.generation import Drafts, Generation
@@ -18,8 +19,6 @@ RELATIVE: Final = 0.85
 DEAD: Final = 0.10
 CHANCE: Final = 2.33
 """As `report.threshold`: share of our acceptance that must be reached, by more than chance; what is dead."""
-
-Shortfall = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -88,11 +87,10 @@ class RuntimeReport:
         )
 
     def speed(self, which: str) -> float | None:
-        """Tokens a second over all prompts, "plain" or "mtp"."""
+        """Tokens a second in the median of the prompts, "plain" or "mtp": one that was held up does not count."""
         made = [row.plain if which == "plain" else row.mtp for row in self.rows]
-        known = [one for one in made if one is not None]
-        seconds = sum(one.seconds for one in known)
-        return sum(len(one.tokens) for one in known) / seconds if known and seconds else None
+        known = [one.tokens_per_second for one in made if one is not None]
+        return median(known) or None if known else None
 
     def failures(self) -> list[str]:
         """Why it is no pass, each a line of its own."""

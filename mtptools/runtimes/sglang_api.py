@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from mtptools.runtimes.client import Client
 from mtptools.runtimes.generation import TOP, Drafts, Generation
-from mtptools.runtimes.values import count, ids, logprobs, strange
+from mtptools.runtimes.values import count, drafts, ids, logprobs, strange
 
 __all__ = ["SglangServer"]
 
@@ -47,7 +47,8 @@ class SglangServer:
             raise self.client.failure("/generate", what, "a larger context on the server")
         named = answer.get("output_ids") or [row[1] for row in _rows(meta.get("output_token_logprobs"))]
         tokens = ids(named, self.vocabulary, where, "output_ids")
-        top = [logprobs((one[1], one[0]) for one in _rows(row)) for row in _list(meta.get("output_top_logprobs"))]
+        told = _list(meta.get("output_top_logprobs"))
+        top = [logprobs(((one[1], one[0]) for one in _rows(row)), self.vocabulary) for row in told]
         return Generation(
             tuple(prompt),
             tokens,
@@ -65,7 +66,7 @@ class SglangServer:
         accepted = next((count(meta[name], where, name) for name in _ACCEPTED if meta.get(name) is not None), None)
         if drafted is None or accepted is None:
             drafted, accepted = steps * self.k, max(0, tokens - 1 - steps)
-        return Drafts(drafted, accepted, steps)
+        return drafts(drafted, accepted, where, steps)
 
 
 def _list(value: Any) -> list[Any]:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import isfinite
+from math import isfinite, nan
 from reprlib import repr as short
-from typing import Any
+from typing import Any, Final
 
 from mtptools.errors import SystemFailure
+from mtptools.runtimes.generation import Drafts
 
-__all__ = ["count", "dict_of", "entry_logprobs", "ids", "logprobs", "strange"]
+__all__ = ["count", "dict_of", "drafts", "entry_logprobs", "ids", "logprobs", "number", "strange"]
+
+MOST: Final = 1 << 53
+"""The largest count that is believed: what a float holds exactly."""
+LEAST: Final = -9999.0
+"""Log-probabilities from here on stand for minus infinity: vLLM sends this one, llama.cpp the least float."""
+ROUNDED: Final = 0.01  # above zero, by a sum that was rounded
 
 
 def strange(where: object, what: str) -> SystemFailure:
@@ -30,7 +37,7 @@ def ids(value: Any, vocabulary: int, where: object, what: str) -> tuple[int, ...
     outside = next((one for one in value if not 0 <= one < vocabulary), None)
     if outside is not None:
         raise SystemFailure(
-            f"token id {outside}: the checkpoint has 0 to {vocabulary - 1}",
+            f"token id {short(outside)}: the checkpoint has 0 to {vocabulary - 1}",
             where=where,
             hint="does it serve this model? its tokenizer must be the checkpoint's",
         )
@@ -42,23 +49,40 @@ def dict_of(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def entry_logprobs(entry: Any) -> dict[int, float]:
+def entry_logprobs(entry: Any, vocabulary: int) -> dict[int, float]:
     """Of llama.cpp's {"id": …, "top_logprobs": [{"id": …, "logprob": …}, …]}."""
     rows = dict_of(entry).get("top_logprobs")
     told = [dict_of(row) for row in rows] if isinstance(rows, list) else []
-    return logprobs((row.get("id"), row.get("logprob")) for row in told)
+    return logprobs(((row.get("id"), row.get("logprob")) for row in told), vocabulary)
+
+
+def number(value: Any) -> float | None:
+    """As a float; None for what is no number, is not finite, or is larger than a float."""
+    try:
+        found = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else nan
+    except OverflowError:
+        return None
+    return found if isfinite(found) else None
 
 
 def count(value: Any, where: object, what: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST:
         raise strange(where, f"{short(value)} in place of a count ({what})")
     return value
 
 
-def logprobs(rows: Iterable[tuple[Any, Any]]) -> dict[int, float]:
-    """The rows that hold an id and a finite number; a server that has none to give sends zeros or nothing."""
+def drafts(drafted: int, accepted: int, where: object, steps: int | None = None) -> Drafts:
+    """Raises SystemFailure: more were accepted than made."""
+    if accepted > drafted:
+        raise strange(where, f"{accepted} accepted drafts of {drafted}")
+    return Drafts(drafted, accepted, steps)
+
+
+def logprobs(rows: Iterable[tuple[Any, Any]], vocabulary: int) -> dict[int, float]:
+    """The rows with an id of the vocabulary and what can be its log-probability; other rows tell nothing."""
     return {
-        token: float(value)
+        token: told
         for token, value in rows
-        if isinstance(token, int) and isinstance(value, int | float) and isfinite(value)
+        if isinstance(token, int) and 0 <= token < vocabulary
+        if (told := number(value)) is not None and LEAST < told <= ROUNDED
     }

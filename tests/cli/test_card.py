@@ -66,6 +66,7 @@ def test_without_a_report(run: Any) -> None:
     assert code == 0
     assert "Nothing was verified" in text
     assert "%" not in text
+    assert "To repeat it" not in text, "there is nothing to repeat"
 
 
 def test_a_page_is_as_good_as_its_json(run: Any, report: Path, tmp_path: Path) -> None:
@@ -83,6 +84,7 @@ def test_a_failure_is_said_first(run: Any, report: Path) -> None:
     assert r"\*it\*" in text
     assert "Run in llama.cpp build 1" in text
     assert "L5 Runtime: not run" not in text
+    assert "Oldest build known to run it: none: the one above failed." in text
 
 
 @pytest.mark.parametrize(
@@ -93,6 +95,7 @@ def test_a_failure_is_said_first(run: Any, report: Path) -> None:
         (lambda data: data.pop("lineage"), "a verification is wanted"),
         (lambda data: data.pop("static"), "damaged"),
         (lambda data: data["decoder"]["acceptance"][0].pop("rate"), "damaged"),
+        (lambda data: data["artifact"]["files"][0].update(header_sha256=[[]]), "not a report of this gguf file"),
         (lambda data: data.pop("path"), "no verification of mtptools"),
     ],
 )
@@ -102,6 +105,18 @@ def test_not_its_report(run: Any, report: Path, edit: Any, what: str) -> None:
     report.write_text(json.dumps(data))
     code, _, err = run("card", FULL, "--report", report)
     assert (code, what in err) == (3, True), err
+
+
+def test_a_name_is_no_command(run: Any, tmp_path: Path) -> None:
+    """What is pasted into a shell names the file, whatever it is called; a command of the receipt says where to."""
+    odd = tmp_path / "m $(touch x).gguf"
+    odd.hardlink_to(FULL)
+    _, text, _ = run("card", odd)
+    assert "llama-server -m 'm $(touch x).gguf' --spec-type draft-mtp" in text
+    made_by = tmp_path / "mine.gguf"
+    assert run("graft", made.GGUF / "trunk-Q8_0.gguf", FULL, "-o", made_by)[0] == 0
+    _, text, _ = run("card", made_by)
+    assert "mtptools graft trunk-Q8_0.gguf model-BF16.gguf -o mine.gguf" in text
 
 
 def test_no_report_at_all(run: Any, tmp_path: Path) -> None:

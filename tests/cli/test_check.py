@@ -47,6 +47,7 @@ def test_good(run: Run, tmp_path: Path) -> None:
     code, out, err = run("check", FULL, *AGAINST, *BRIEF, *files)
     assert code == 0, out + err
     assert out.startswith("PASS  L1, L2, L3, L4: 48 logits rows equal, bit for bit; ")
+    assert "no answer from receipt; bytes are those of donor" in out
     (suite,) = read((tmp_path / "new" / "j.xml").read_text())
     assert (suite.attrib["failures"], suite.attrib["errors"]) == ("0", "0")
     classes = {case.attrib["classname"] for case in suite.findall("testcase")}
@@ -139,6 +140,23 @@ def test_a_family_without_decoder(run: Run, monkeypatch: pytest.MonkeyPatch, tmp
     assert code == 1, "a failure is one, whatever else was not checked"
 
 
+def test_cut_off_anywhere(run: Run, tmp_path: Path) -> None:
+    """In the header, in its strings, in the tensors: a download that broke off is called one."""
+    data, path = FULL.read_bytes(), tmp_path / "cut.gguf"
+    for size in (8, 30, 5000, 20000, 60000, 80000, len(data) - 1):
+        path.write_bytes(data[:size])
+        code, out, _ = run("check", path, "--static")
+        assert code == 3
+        assert out.startswith("ERROR  truncated: "), (size, out)
+
+
+def test_which_file(run: Run, tmp_path: Path) -> None:
+    """The artifact is there, what it is compared with is not: the first line says which."""
+    code, out, _ = run("check", FULL, "--static", "--against", tmp_path / "none.gguf")
+    assert code == 3
+    assert out.startswith(f"ERROR  not a checkpoint: {tmp_path / 'none.gguf'}: no such file or folder")
+
+
 def test_without_a_head(run: Run) -> None:
     code, out, _ = run("check", TRUNK)
     assert code == 3
@@ -157,6 +175,8 @@ def test_a_sidecar(run: Run, tmp_path: Path) -> None:
     assert code == 0, out + err
     assert "bit for bit" in out.splitlines()[0]
     assert run("check", head, "--static", "-q")[0] == 0
+    assert run("check", head, "--trunk", TRUNK, "--static", "-q")[0] == 0
+    assert run("check", head, "--trunk", TRUNK, "--against", FULL, *BRIEF, "-q")[0] == 0, "the donor has this very head"
 
 
 def test_too_large(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from mtptools.report.escape import visible
 from mtptools.report.gate import Checked, Gate, error_record
 from mtptools.report.junit import junit
 from mtptools.report.summary import summary
-from tests.bad_artifacts import BAD
+from tests.bad_artifacts import BAD, FULL
 from tests.cli.conftest import Run
 from tests.junit_rules import read
 
@@ -103,8 +105,50 @@ def test_in_a_workflow(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     text = place.read_text(encoding="utf-8")
     assert text.startswith("before\n## ❌ FAIL: declared but missing: ")
     assert "| ❌ FAIL | bad.gguf | not run" not in text
+
+
+def test_a_report_that_cannot_be_written(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs neither the verdict nor the other reports, and standard output stays one JSON object."""
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "none" / "summary.md"))
-    assert run("check", bad, "--static")[0] == 7
+    code, out, err = run("check", FULL, "--static", "--json", "--junit", tmp_path / "j.xml")
+    assert code == 7
+    assert json.loads(out)["ok"]
+    assert "summary.md: cannot write: " in err
+    assert len(read((tmp_path / "j.xml").read_text())) == 1
+    assert run("check", BAD["wrong block_count"](tmp_path / "bad.gguf"), "--static", "-q")[0] == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no folder that nobody can write to")
+def test_found_out_before_the_work(run: Run) -> None:
+    """Hours of decoding do not end in a folder that is not ours."""
+    code, out, err = run("check", FULL, "--static", "--junit", "/proc/check.xml")
+    assert (code, out) == (7, "")
+    assert "/proc/check.xml: cannot write: " in err
+
+
+def test_what_is_not_replaced(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a report of ours is: no baseline, no other XML, no device, and no other report of the same run."""
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    base, build, pipe = tmp_path / "donor.json", tmp_path / "build.xml", tmp_path / "pipe"
+    base.write_text(run("verify", FULL, "--json")[1])
+    build.write_text('<?xml version="1.0" encoding="UTF-8"?>\n<project/>')
+    os.mkfifo(pipe)  # as /dev/null: replaced, it would be a file from then on
+    ours = ("--junit", tmp_path / "j.xml", "--report", tmp_path / "r.json")
+    assert [run("check", FULL, "--static", "-q", *ours)[0] for _ in range(2)] == [0, 0]
+    one = tmp_path / "one"
+    for rest, says in (
+        (("--report", base), "no report"),
+        (("--junit", build), "no report"),
+        (("--junit", pipe), "is no file"),
+        (("--junit", one, "--report", one), "two reports, one file"),
+        (("--junit", one, "--html", tmp_path / "x" / ".." / "one"), "two reports, one file"),
+    ):
+        before = base.read_bytes(), build.read_bytes()
+        code, out, err = run("check", FULL, "--static", *rest)
+        assert (code, out) == (2, ""), rest
+        assert says in err
+        assert (base.read_bytes(), build.read_bytes(), one.exists(), pipe.is_fifo()) == (*before, False, True)
 
 
 def test_not_in_a_workflow(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

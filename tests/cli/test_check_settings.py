@@ -102,6 +102,12 @@ def test_values(folder: Path) -> None:
         ("k = 1\nk = 2", None, "not TOML: ", ""),
         ("k = " + "[" * 9999, None, "not TOML: ", ""),
         ("k = '\udcff'", None, "not TOML: ", ""),
+        ('against = "a\\u0000b"', 1, "against is 'a\\x00b': not a path", ""),
+        ('runtime = "a\\u0000b"', 1, "runtime is ", ""),
+        ('[[artifact]]\npath = "a\\u0000b"', 1, "artifact has no path", ""),
+        ('"a\\n::error::b" = 1', None, "a⏎::error::b is no setting", ""),
+        ("k = 1\n[[artifact]]\npath = 'x'\nk = {a = 1}", None, "k is {'a': 1}", ""),  # line 1 is right
+        ("[[artifact]]\npath = 'x'\n[[artifact]]\npath = './x'", None, "path is './x' twice", ""),
     ],
 )
 def test_mistakes(run: Run, folder: Path, text: str, line: int | None, says: str, hint: str) -> None:
@@ -113,6 +119,34 @@ def test_mistakes(run: Run, folder: Path, text: str, line: int | None, says: str
     assert f"hint: {hint}" in err
 
 
+def test_a_mark_at_the_beginning(folder: Path) -> None:
+    """As Notepad saves UTF-8."""
+    assert settings(folder, "\ufeffk = 2").common == {"k": "2"}
+
+
+def test_static_and_what_decodes(run: Run, folder: Path) -> None:
+    """In one breath it is a mistake: neither is dropped unsaid. A flag goes before the file's way."""
+    told = settings(folder, 'runtime = "llama.cpp"')
+    assert words("x.gguf", told, static=True) == ["--", "x.gguf"]
+    assert words("x.gguf", Settings(None, {"static": True}), runtime="y") == ["--runtime=y", "--parity", "--", "x.gguf"]
+    (folder / "mtptools.toml").write_text('static = true\nruntime = "llama.cpp"')
+    assert run("check", folder / "good.gguf")[:2] == (2, "")
+    for way in ("--parity", "--stream", "--runtime=llama.cpp"):
+        code, out, err = run("check", FULL, "--static", way)
+        assert (code, out) == (2, "")
+        assert "--static decodes nothing" in err
+
+
+def test_links(run: Run, folder: Path) -> None:
+    """Two names of one file are two artifacts, each with its own settings; a loop is an artifact that is not there."""
+    (folder / "link.gguf").symlink_to("good.gguf")
+    (folder / "loop.gguf").symlink_to("loop.gguf")
+    told = settings(folder, '[[artifact]]\npath = "good.gguf"\nk = 1\n[[artifact]]\npath = "link.gguf"\nk = 2')
+    assert told.of(folder / "link.gguf") == {"k": "2"}
+    code, out, _ = run("check", folder / "loop.gguf", "--static")
+    assert (code, out.splitlines()[0]) == (3, "ERROR  not a checkpoint: no such file or folder")
+
+
 def test_values_that_verify_refuses(run: Run, folder: Path) -> None:
     """What only the flag itself can judge is said with the file it stands in."""
     settings(folder, "tokens = 1")
@@ -120,6 +154,17 @@ def test_values_that_verify_refuses(run: Run, folder: Path) -> None:
     assert code == 2
     assert "mtptools.toml" in err
     assert "--tokens" in err
+
+
+@pytest.mark.parametrize("wrong", ["tokens = 1", "k = 0", "min-acceptance = 'most'"])
+def test_before_the_first_is_checked(run: Run, folder: Path, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake in the last artifact's table does not cost what the others took."""
+    monkeypatch.setattr("mtptools.cli.check.check", lambda asked: pytest.fail("one was checked"))
+    text = f'[[artifact]]\npath = "good.gguf"\n[[artifact]]\npath = "b.gguf"\n{wrong}'
+    (folder / "mtptools.toml").write_text(text)
+    code, out, err = run("check", folder)
+    assert (code, out) == (2, "")
+    assert wrong.partition(" ")[0] in err
 
 
 def test_flags_go_before(folder: Path) -> None:
@@ -156,6 +201,8 @@ def test_files_of_each_artifact(run: Run, folder: Path) -> None:
     told = settings(folder, 'html = "report-{name}.html"')
     found, _ = artifacts(["a.gguf", "b.gguf"], {}, told, lambda file: Settings())
     assert [Path(str(one.told["html"])).name for one in found] == ["report-a.gguf.html", "report-b.gguf.html"]
+    found, _ = artifacts(["a/x.gguf", "b/x.gguf"], {}, told, lambda file: Settings())
+    assert [Path(str(one.told["html"])).name for one in found] == ["report-x.gguf.html", "report-x.gguf-2.html"]
     code, _, err = run("check", FULL, folder / "good.gguf", "--static", "--html", folder / "one.html")
     assert code == 2
     assert "several artifacts would write" in err

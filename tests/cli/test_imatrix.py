@@ -149,7 +149,7 @@ def test_refusals_before_any_work(run: Any, text: Path, tmp_path: Path) -> None:
         (3, "no head", (FIXTURES / "qwen35moe/gguf/trunk-Q8_0.gguf", "--text", text, "-o", out, *BRIEF)),
         (6, "the output exists", (MODEL, "--text", text, "-o", tmp_path / "taken.gguf")),
         (7, "no such folder", (MODEL, "--text", text, "-o", tmp_path / "none" / "out.gguf")),
-        (2, "a folder stands there", (MODEL, "--text", text, "-o", tmp_path, "--force")),
+        (2, "something else stands there", (MODEL, "--text", text, "-o", tmp_path, "--force")),
         (2, "one of the inputs", (MODEL, "--text", text, "-o", text, "--force")),
         (3, "not an importance matrix", (MODEL, "--text", text, "-o", out, "--merge", text)),
         (

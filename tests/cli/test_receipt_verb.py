@@ -187,3 +187,30 @@ def test_signature_by_the_package_itself(run: Any, out: Path, tmp_path: Path) ->
         file.write(b"\0")
     code, text, _ = run("receipt", out, "--verify-signature", "--public-key", public)
     assert (code, "does not hold" in text) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("edit", "part"),
+    [
+        (lambda record: record["sources"][0].update(files=5), "sources"),
+        (lambda record: record["sources"][0].update(files=[{"name": "x"}]), "sources"),
+        (lambda record: record["sources"][0]["files"][0].update(bytes=10**400), "sources"),
+        (lambda record: record["sources"][0]["files"][0].update(header_sha256=[]), "sources"),
+        (lambda record: record["sources"][0].update(origin="main"), "sources"),
+        (lambda record: record.update(facts=5), "facts"),
+        (lambda record: record.update(files=[{}]), "files"),
+        (lambda record: record.update(verification={"failures": True}), "verification"),
+        (lambda record: record.update(verification=7), "verification"),
+    ],
+)
+def test_a_damaged_receipt(run: Any, out: Path, edit: Callable[[dict[str, Any]], None], part: str) -> None:
+    """Said as what it is, by whoever reads it."""
+    path = Path(f"{out}.receipt.json")
+    record = json.loads(path.read_text())
+    edit(record)
+    path.write_text(json.dumps(record))
+    for arguments in ((), ("--verify", "--sources", TRUNK)):
+        code, _, err = run("receipt", out, *arguments)
+        assert (code, f"{part} is not what it should be" in err) == (3, True), err
+    code, text, err = run("card", out)
+    assert (code, "is not recorded" in text) == (0, True), err

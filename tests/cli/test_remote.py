@@ -123,6 +123,8 @@ def test_parts_of_a_file_are_no_file(run: Run, hub: Hub, ggufs: str, tmp_path: P
     assert run("inspect", "lab/Tiny-GGUF:BF16")[0] == 0
     (path,) = (path for path in PARTIAL if path.name == "model-BF16.gguf")
     PARTIAL.clear()
-    code, _, err = run("extract", path, "-o", tmp_path / "o.gguf")
-    assert code == 3
-    assert "only parts of this file are here" in err
+    (tmp_path / "link.gguf").symlink_to(path)
+    for typed in (path, tmp_path / "link.gguf", path.parent):
+        code, _, err = run("extract", typed, "-o", tmp_path / "o.gguf")
+        assert code == 3
+        assert "only parts of " in err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,21 @@ def test_nothing_else_is_replaced(run: Any, option: str, tmp_path: Path) -> None
     code, _, err = run("verify", tmp_path / "no-such.gguf", option, mine)
     assert (code, mine.read_text()) == (2, "# mine\n")
     assert "no report stands there" in err
+    assert "rm " not in err, "what stands there may be the model itself"
     assert run("verify", TRUNK, option, tmp_path)[0] == 2
     assert run("verify", TRUNK, option, tmp_path / "nowhere" / "x")[0] == 2
+
+
+@pytest.mark.parametrize("option", ["--html", "--markdown", "-o", "--sums"])
+def test_a_pipe_is_not_replaced(run: Any, option: str, tmp_path: Path) -> None:
+    """Nor a device: root may, and a machine without /dev/null is no machine."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    held = os.open(pipe, os.O_RDWR)
+    os.write(held, b"<!-- mtptools card --> and more than eighty characters of a text, so that nobody waits for more")
+    assert run("card" if option in ("-o", "--sums") else "verify", TRUNK, option, pipe)[0] == 2
+    os.close(held)
+    assert pipe.is_fifo()
 
 
 def test_one_file_for_two(run: Any, tmp_path: Path) -> None:
@@ -55,6 +69,7 @@ def test_one_file_for_two(run: Any, tmp_path: Path) -> None:
             "mtptools it hf://user/repo@main/m.gguf ",
         ),
         (["https://me:secret@example.org/m.gguf"], "mtptools it https://example.org/m.gguf"),
+        (["https://example.org/m.gguf?X-Amz-Signature=secret"], "mtptools it https://example.org/m.gguf"),
         (["m.gguf", "--html", "x.html", "--text", "a", "--text", "b"], "mtptools it m.gguf --text a --text b"),
     ],
 )

@@ -76,6 +76,35 @@ def test_a_file_and_its_receipt(run: Run, uploads: Uploads, tmp_path: Path) -> N
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("best-of-2.gguf", 0), ("m-00001-of-00002.gguf", 3), ("model-00001-of-00002.safetensors", 2)],
+)
+def test_a_file_and_what_its_name_says(run: Run, tmp_path: Path, name: str, code: int) -> None:
+    (tmp_path / name).write_bytes(b"GGUF")
+    assert run("upload", tmp_path / name, "user/new", "--dry-run")[0] == code
+
+
+def test_a_cached_folder_with_holes(run: Run, uploads: Uploads) -> None:
+    """Also where only a tokenizer is not whole."""
+    uploads.hub.add(
+        "user/repo",
+        {
+            "a.gguf": shard({"a": 100}),
+            "config.json": shard({"c": 1}),
+            "model.safetensors": shard({"a": 9}),
+            "tokenizer.json": shard({"t": 2_000_000}),
+        },
+    )
+    address = parse("user/repo")
+    assert address is not None
+    path, _ = mirror(address)
+    PARTIAL[path / "model.safetensors"].need(0, 9)
+    PARTIAL.clear()
+    code, _, err = run("upload", path, "user/new", "--dry-run")
+    assert (code, "only parts of hf://user/repo/tokenizer.json are here" in err) == (2, True), err
+
+
 def test_dry_run_asks_nobody(run: Run, uploads: Uploads, folder: Path) -> None:
     code, out, _ = run("upload", folder, "user/new", "--dry-run")
     assert code == 0
@@ -133,6 +162,8 @@ def test_what_was_sent_is_not_sent_again(run: Run, uploads: Uploads, folder: Pat
     [
         (lambda out: (out / ".cache").write_text("x"), 2, ".cache is hidden, or left over"),
         (lambda out: (out / "a.incomplete").write_text("x"), 2, "a.incomplete is hidden, or left over"),
+        (lambda out: (out / "a\n0 files").write_text("x"), 2, r"no name for a file of a repo: 'a\n0 files'"),
+        (lambda out: (out / "\udcff.txt").write_text("x"), 2, r"no name for a file of a repo: '\udcff.txt'"),
         (lambda out: (out / "gone").symlink_to("nowhere"), 2, "gone is a link that leads nowhere"),
         (lambda out: (out / "model.safetensors").unlink(), 3, "no weights in this folder"),
         (
@@ -141,6 +172,30 @@ def test_what_was_sent_is_not_sent_again(run: Run, uploads: Uploads, folder: Pat
             "the receipt names a path of this machine: /home/me… in sources[0].name",
         ),
         (lambda out: (out / "mtptools-receipt.json").write_text("{"), 3, "not readable as JSON"),
+        (
+            lambda out: (out / "extra" / "mtptools-receipt.json").write_text('{"from": "file:///home/me/x.gguf"}'),
+            2,
+            "names a path of this machine: /home/me… in from",
+        ),
+        (
+            lambda out: (out / "mtptools-receipt.json").write_text('{"files": {"/home/me/x.gguf": 1}}'),
+            2,
+            "names a path of this machine: /home/me… in a key of files",
+        ),
+        (
+            lambda out: (out / "mtptools-receipt.json").write_text('{"from": "C:/Users/me/x.gguf"}'),
+            2,
+            "names a path of this machine: C:/… in from",
+        ),
+        (lambda out: (out / "more").symlink_to(out / "extra"), 2, "more is a link that leads nowhere or to a folder"),
+        (
+            lambda out: (out / "model.safetensors.index.json").write_text(
+                '{"weight_map": {"a": "model.safetensors", "b": "gone.safetensors"}}'
+            ),
+            3,
+            "the index names gone.safetensors, which is not here",
+        ),
+        (lambda out: (out / "extra" / "m-00001-of-00002.gguf").write_bytes(b"GGUF"), 3, "1 of 2 shards are here"),
     ],
 )
 def test_what_stays_here(run: Run, uploads: Uploads, folder: Path, harm: object, code: int, what: str) -> None:
@@ -154,8 +209,10 @@ def test_what_stays_here(run: Run, uploads: Uploads, folder: Path, harm: object,
     ("repo", "token", "code", "what"),
     [
         ("nothing", TOKEN, 2, "not an address of a model repo"),
+        (f"user/repo@{'a' * 40}", TOKEN, 2, "a commit stays as it is"),
         ("user/repo:Q4_K_M", TOKEN, 2, "not the name of a repo"),
         ("hf://user/repo/model.gguf", TOKEN, 2, "not the name of a repo"),
+        ("user/new --message=", TOKEN, 2, "message is empty"),
         ("user/new", "hf_wrong", 7, "the hub refuses the token, or wants one"),
         ("user/public --private", TOKEN, 2, "the repo is there already, and public"),
         ("user/refused", TOKEN, 7, "the token may not do this"),

@@ -50,6 +50,11 @@ def test_parse(text: str, address: Address | None, monkeypatch: pytest.MonkeyPat
         assert parse(Path(str(address))) == address
 
 
+def test_a_file_with_a_percent_sign() -> None:
+    address = Address("user/repo", None, "100%25.gguf")
+    assert parse(str(address)) == address
+
+
 def test_what_exists_is_local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "user" / "repo").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
@@ -76,6 +81,10 @@ def test_secrets_are_not_shown() -> None:
         ("hf://user/repo/../x", "not a path in a repo"),
         ("https://host/folder/", "must name a file"),
         ("https://", "without a host"),
+        ("http://[::1/x.gguf", "not an address"),
+        ("http://host:abc/x.gguf", "not an address"),
+        ("hf://user/repo@../x.gguf", "not a revision"),
+        ("user/repo@..%2F..%2Fx", "not a revision"),
     ],
 )
 def test_refused(text: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -10,10 +11,10 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants, hf_hub_download
 
-from mtptools.errors import CorruptError
-from mtptools.hub import mirror, missing, parse, prefetch, unregistered
+from mtptools.errors import CorruptError, SystemFailure
+from mtptools.hub import fetch, mirror, missing, parse, prefetch, unregistered
 from mtptools.hub.partial import Partial
-from mtptools.tensors import PARTIAL, Blob
+from mtptools.tensors import PARTIAL, Blob, read_blob
 from tests.hub.contents import Bytes, Pattern, shard
 from tests.hub.server import Hub
 
@@ -52,7 +53,7 @@ def test_a_whole_file_is_checked_and_then_ordinary(hub: Hub, content: Pattern) -
     path = opened()
     prefetch([Blob(path, 0, content.size)])
     assert path.read_bytes() == bytes(content.read(0, content.size))
-    assert path not in {opened(): None} or path not in PARTIAL
+    assert opened() not in PARTIAL
     assert json.loads(record(path).read_bytes())["whole"] is True
     assert unregistered(path) is None
 
@@ -171,8 +172,93 @@ def test_a_path_into_the_cache(hub: Hub, content: Pattern) -> None:
     assert unregistered(path) is None
     PARTIAL.clear()
     assert unregistered(path) == "hf://user/repo/model.safetensors"
-    assert unregistered(path.parent / "config.json") is None
     assert unregistered(Path(__file__)) is None
+    assert unregistered(Path(__file__).parent) is None
+
+
+def test_what_leads_into_the_cache(hub: Hub, content: Pattern, tmp_path: Path) -> None:
+    """A folder, a file by which a folder is opened, a link to either, a folder of links."""
+    path = opened()
+    assert unregistered(path.parent) is None
+    PARTIAL.clear()
+    (tmp_path / "file.safetensors").symlink_to(path)
+    (tmp_path / "folder").symlink_to(path.parent)
+    (tmp_path / "links.gguf").mkdir()
+    (tmp_path / "links.gguf" / "model.safetensors").symlink_to(path)
+    inside = [path.parent, path.parent / "config.json"]
+    for place in (*inside, tmp_path / "file.safetensors", tmp_path / "folder", tmp_path / "links.gguf"):
+        assert unregistered(place) == "hf://user/repo/model.safetensors", place
+    prefetch([Blob(opened(), 0, content.size)])
+    PARTIAL.clear()
+    assert unregistered(path.parent) is None
+
+
+def test_a_shard_that_is_whole_beside_one_that_is_not(hub: Hub) -> None:
+    names = [f"m-0000{number}-of-00002.gguf" for number in (1, 2)]
+    hub.add("user/split", {name: shard({name: 1_500_000}) for name in names} | {"other.gguf": Bytes(b"x" * 2_000_000)})
+    address = parse(f"hf://user/split/{names[0]}")
+    assert address is not None
+    path, _ = mirror(address)
+    prefetch([Blob(path, 0, path.stat().st_size)])
+    PARTIAL.clear()
+    assert unregistered(path) == f"hf://user/split/{names[1]}"
+
+
+@pytest.mark.parametrize("how", ["begun anew", "deleted"])
+def test_a_file_that_is_thrown_away_under_its_reader(hub: Hub, content: Pattern, how: str) -> None:
+    """Another process began it anew: here its bytes had arrived, and there stand holes now."""
+    path = opened()
+    blob = Blob(path, 500_000, 200_000)
+    prefetch([blob])
+    mine = PARTIAL[path]
+    assert isinstance(mine, Partial)
+    if how == "deleted":
+        path.unlink()
+    else:
+        other = Partial(path, mine.record, mine.remote)
+        other._begin()  # as it does where a digest is wrong
+        other.need(0, 1000)
+    with pytest.raises(CorruptError, match="changed while it was read"):
+        read_blob(blob)
+    with pytest.raises(CorruptError, match="changed while it was read"):
+        mine.need(900_000, 1000)
+
+
+def test_a_record_that_says_whole_of_a_part(hub: Hub, content: Pattern) -> None:
+    path = opened()
+    stored = json.loads(record(path).read_bytes())
+    record(path).write_text(json.dumps(stored | {"whole": True}))
+    assert opened() in PARTIAL
+
+
+def test_a_cache_that_cannot_be_written(hub: Hub, content: Pattern, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is whole in it can be used; for the rest the error names another place."""
+    path = opened()
+    prefetch([Blob(path, 0, content.size)])
+    hub.add("user/other", {"model.safetensors": content})
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("mtptools.hub.repo.replace_file", refuse)
+    assert opened() == path
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    address = parse("user/other")
+    assert address is not None
+    with pytest.raises(SystemFailure, match="cannot write: Read-only file system") as caught:
+        mirror(address)
+    assert "MTPTOOLS_CACHE" in str(caught.value.hint)
+
+
+def test_a_kill_costs_seconds(hub: Hub, content: Pattern, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record is brought up to date while bytes arrive, however slowly they do."""
+    path = opened()
+    assert fetch.SAVE <= 10.0
+    monkeypatch.setattr(fetch, "SAVE", 0.0)
+    hub.faults.stall = 0.12
+    seen: set[int] = set()
+    prefetch([Blob(path, 200_000, 1_200_000)], lambda n: seen.add(len(record(path).read_bytes())))
+    assert len(seen) > 1
 
 
 def test_what_huggingface_hub_downloaded_is_used(hub: Hub, content: Pattern, monkeypatch: pytest.MonkeyPatch) -> None:

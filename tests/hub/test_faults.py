@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from huggingface_hub.utils import close_session
@@ -16,7 +17,9 @@ from huggingface_hub.utils import close_session
 from mtptools.errors import CorruptError, MtpToolsError, SystemFailure
 from mtptools.hub import client, mirror, missing, parse, prefetch
 from mtptools.hub import transfer as transfers
+from mtptools.hub.failures import failure
 from mtptools.hub.partial import Partial
+from mtptools.hub.remote import busy
 from mtptools.tensors import PARTIAL, Blob
 from tests.hub.contents import Bytes, Pattern, shard
 from tests.hub.server import TOKEN, Hub
@@ -249,3 +252,13 @@ def test_connections_must_be_a_number(model: Model, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("MTPTOOLS_CONNECTIONS", "many")
     with pytest.raises(MtpToolsError, match="MTPTOOLS_CONNECTIONS is 'many'"):
         prefetch([model.b])
+
+
+def test_a_file_of_ours_that_cannot_be_read() -> None:
+    error = failure(PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/x/model.gguf"), "user/repo")
+    assert (error.what, error.where) == ("cannot read: Permission denied", "/x/model.gguf")
+
+
+@pytest.mark.parametrize(("stated", "wait"), [("7", 7.0), ("\xb2", None), ("Wed, 21 Oct 2026 07:28:00 GMT", None)])
+def test_what_a_busy_server_says(stated: str, wait: float | None) -> None:
+    assert busy(SimpleNamespace(status_code=503, headers={"retry-after": stated})).wait == wait

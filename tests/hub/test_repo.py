@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from huggingface_hub import constants
 
 from mtptools.errors import CorruptError, InputError, MtpToolsError, NotACheckpointError, SystemFailure
 from mtptools.hub import Address, mirror, parse, shown
+from mtptools.hub.remote import Remote
 from mtptools.tensors import PARTIAL
 from tests.hub.contents import Bytes, Content, shard
 from tests.hub.server import TOKEN, Hub
@@ -133,6 +138,68 @@ def test_names_that_lead_out_of_the_folder(hub: Hub, tmp_path: Path) -> None:
     with pytest.raises(NotACheckpointError, match=r"has Q4_0 in its name; it holds c-Q8_0\.gguf"):
         mirror(address("user/repo:Q4_0"))
     assert not list(tmp_path.rglob("*Q4_0*"))
+
+
+@dataclass(frozen=True)
+class Odd:
+    """A file of which the listing says what no file has."""
+
+    size: Any
+    sha256: str = "0" * 64
+
+    def read(self, offset: int, n: int) -> bytes:
+        return b""
+
+
+@pytest.mark.parametrize("size", ["12", -5, 1.5, 10**30, None, True])
+def test_a_listing_that_is_none(hub: Hub, size: Any) -> None:
+    hub.add("user/repo", {"m.gguf": Odd(size)})
+    with pytest.raises(SystemFailure, match=r"the server lists 'm\.gguf' of .* bytes") as caught:
+        mirror(address("user/repo"))
+    assert "HF_ENDPOINT" in str(caught.value.hint)
+
+
+def test_names_that_no_disk_takes(hub: Hub) -> None:
+    hub.add("user/repo", {**names(["c-Q8_0.gguf"]), "a\0-Q4_0.gguf": Bytes(b""), "b\n-Q4_0.gguf": Bytes(b"")})
+    assert mirror(address("user/repo"))[0].name == "c-Q8_0.gguf"
+
+
+@pytest.mark.parametrize("text", ["[]", '{"files": [{"name": 5, "size": 1, "sha256": null, "blob": null}]}'])
+def test_a_remembered_listing_that_is_damaged(hub: Hub, text: str) -> None:
+    commit = hub.add("user/repo", names(["model.safetensors"]))
+    folder, _ = mirror(address("user/repo"))
+    (folder.parent / ".ranges" / "listing.json").write_text(text)
+    asked = len(hub.asked("hub", "/api/"))
+    assert mirror(address(f"user/repo@{commit}"))[0] == folder
+    assert len(hub.asked("hub", "/api/")) == asked + 1
+
+
+def test_another_commit_than_the_one_that_was_named(hub: Hub) -> None:
+    hub.add("user/repo", names(["model.safetensors"]), ref="0" * 40)
+    with pytest.raises(SystemFailure, match="answers with another commit"):
+        mirror(address(f"user/repo@{'0' * 40}"))
+
+
+def test_a_page_in_place_of_an_answer(hub: Hub) -> None:
+    hub.faults.api = [(200, {})]
+    with pytest.raises(SystemFailure, match="huggingface_hub fails") as caught:
+        mirror(address("user/repo"))
+    assert caught.value.hint == "check HF_ENDPOINT"
+
+
+@pytest.mark.parametrize("fields", [{"x-linked-size": "abc"}, {"x-linked-size": "11"}])
+def test_a_redirect_that_names_another_size(fields: dict[str, str]) -> None:
+    remote = Remote("http://host/x", 12, "e", "hf://user/repo/x", hub=True)
+    with pytest.raises(CorruptError, match="changed"):
+        remote._linked(SimpleNamespace(headers=fields))
+
+
+def test_the_hint_can_be_typed(hub: Hub) -> None:
+    hub.add("user/repo", names(["a 100%25.gguf", "b.gguf"]))
+    with pytest.raises(NotACheckpointError) as caught:
+        mirror(address("user/repo"))
+    typed = str(caught.value.hint).removeprefix("name one: ")
+    assert mirror(address(shlex.split(typed)[0]))[0].name == "a 100%25.gguf"
 
 
 def test_a_config_alone_is_a_folder(hub: Hub) -> None:

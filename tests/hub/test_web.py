@@ -8,6 +8,7 @@ from mtptools.errors import CorruptError, NotACheckpointError, SystemFailure
 from mtptools.hub import mirror, parse, prefetch, shown
 from mtptools.hub import transfer as transfers
 from mtptools.hub import web as webs
+from mtptools.hub.remote import Remote
 from mtptools.tensors import PARTIAL, Blob, read_blob
 from tests.hub.contents import shard
 from tests.hub.server import Hub
@@ -62,6 +63,23 @@ def test_a_file_that_changed(hub: Hub) -> None:
     prefetch([Blob(path, 2_000_000, 100_000)])
 
 
+def test_a_whole_file_that_another_process_begins_anew(hub: Hub) -> None:
+    hub.web["/x/model.gguf"] = CONTENT
+    address = parse(f"{hub.cdn}/x/model.gguf")
+    assert address is not None
+    path, _ = mirror(address)
+    prefetch([Blob(path, 0, CONTENT.size)])
+    PARTIAL.clear()
+    mirror(address)
+    mine = PARTIAL[path]
+    assert read_blob(Blob(path, 2_000_000, 100)) == CONTENT.read(2_000_000, 100)
+    hub.web["/x/model.gguf"] = shard({"b": 4_000_000})
+    mirror(address)  # as another process does
+    PARTIAL[path] = mine
+    with pytest.raises(CorruptError, match="changed while it was read"):
+        read_blob(Blob(path, 2_000_000, 100))
+
+
 def test_no_ranges(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small file is fetched whole; a large one is refused."""
     hub.web["/x/model.gguf"] = CONTENT
@@ -103,8 +121,53 @@ def test_no_ranges_and_a_cut(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_not_there(hub: Hub) -> None:
     address = parse(f"{hub.cdn}/user/repo/commit/model.gguf?X-Signature=none")
     assert address is not None
-    with pytest.raises(SystemFailure, match="may not do this"):
+    with pytest.raises(SystemFailure, match=r"refuses the file \(403\)"):
         mirror(address)
     hub.faults.forever = 404
     with pytest.raises(NotACheckpointError, match="not found on the server"):
+        mirror(address)
+
+
+@pytest.mark.parametrize(
+    ("place", "what"),
+    [
+        ("file:///etc/passwd", "leads to no web address: 'file"),
+        ("data:text/plain,x", "leads to no web address"),
+        ("http://[::1/x", "leads to no web address"),
+        ("http://host:abc/x", "not an address that can be opened"),
+        ("/x/model.gguf", "in a circle"),
+    ],
+)
+def test_redirects_that_lead_nowhere(hub: Hub, place: str, what: str) -> None:
+    """None of them is worth another try."""
+    hub.faults.answers = [(302, {"Location": place})] * 20
+    address = parse(f"{hub.cdn}/x/model.gguf")
+    assert address is not None
+    with pytest.raises(SystemFailure, match=what):
+        mirror(address)
+    assert len(hub.log) <= 8
+
+
+def test_an_open_line_behind_a_closed_one() -> None:
+    remote = Remote("https://host/x.gguf", 1, None, "https://host/x.gguf", hub=False)
+    assert remote._leads(remote.url, "/y.gguf") == "https://host/y.gguf"
+    with pytest.raises(SystemFailure, match="to an open line"):
+        remote._leads(remote.url, "http://host/y.gguf")
+
+
+@pytest.mark.parametrize("status", [204, 304])
+def test_an_answer_that_is_no_file(hub: Hub, status: int) -> None:
+    hub.faults.answers = [(status, {})]
+    address = parse(f"{hub.cdn}/x/model.gguf")
+    assert address is not None
+    with pytest.raises(SystemFailure, match=f"answers {status}"):
+        mirror(address)
+
+
+def test_a_length_that_is_none(hub: Hub) -> None:
+    hub.web["/x/model.gguf"] = CONTENT
+    hub.faults.grow = 10**30
+    address = parse(f"{hub.cdn}/x/model.gguf")
+    assert address is not None
+    with pytest.raises(SystemFailure, match="does not say how long"):
         mirror(address)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -59,6 +60,25 @@ UNEXPLAINED = "diagnosis: acceptance of the first draft is 2%, and no control ex
 )
 def test_order(failures: tuple[str, ...], first: float, expected: list[str]) -> None:
     assert [fault.title for fault in faults(verified(*failures, first=first))] == expected
+
+
+@pytest.mark.parametrize(
+    ("against", "beside", "title", "fix"),
+    [
+        ("donor", (), "another head than the donor's", False),
+        ("donor of the head", (), "another head than the donor's", False),
+        ("receipt of the head", (), "not what its receipt says", False),
+        ("tokenizer", (), "foreign tokenizer", True),
+        ("tokenizer", ("trunk",), "foreign tokenizer", False),  # it was compared with the trunk's
+    ],
+)
+def test_lineage(against: str, beside: tuple[str, ...], title: str, fix: bool) -> None:
+    rows = [{"against": against, "verdict": "fail", "what": "w"}]
+    rows += [{"against": one, "verdict": "pass", "what": ""} for one in beside]
+    (fault,) = faults(verified("L0 lineage: w", lineage=rows))
+    assert str(fault) == f"{title}: w"
+    assert str(replace(fault, text=f"{title}: x")) == f"{title}: x", "nothing is said twice"
+    assert (fault.title, "--trunk" in (fault.fix or "")) == (title, fix)
 
 
 def test_a_cause_goes_before_what_it_does() -> None:

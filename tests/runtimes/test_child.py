@@ -89,7 +89,7 @@ def test_gone_with_all_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         return "there" if len(list(tmp_path.glob("*.pid"))) == 2 else None
 
     def fail() -> None:
-        with started(command, "it", MODEL, ready, 20.0) as (child, address):
+        with started(lambda _: command, "it", MODEL, ready, 20.0) as (child, address):
             assert address == "there"
             assert not child.ended
             raise ZeroDivisionError
@@ -101,6 +101,27 @@ def test_gone_with_all_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     while any(map(_alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not any(map(_alive, pids))
+
+
+def test_what_a_script_left_behind(tmp_path: Path) -> None:
+    """It starts a server and ends: that is refused, and the server is gone."""
+    error = refused(
+        program(
+            tmp_path,
+            f"if os.fork():\n    os._exit(0)\nopen({str(tmp_path)!r} + f'/{{os.getpid()}}.pid', 'w')\ntime.sleep(60)",
+        )
+    )
+    assert "ended at once" in error.what
+    time.sleep(0.2)
+    assert not any(_alive(int(path.stem)) for path in tmp_path.glob("*.pid"))
+
+
+def test_a_model_of_any_name(tmp_path: Path) -> None:
+    """Braces in a name are no place for ours."""
+    asked = Start(Path("{folder}/m {folder}.gguf"), None, 0, 512, 1, 0, (), 20.0)
+    with pytest.raises(MtpToolsError) as failed, server(program(tmp_path, "sys.exit(sys.argv[2])"), asked):
+        pass
+    assert failed.value.what.endswith("(exit code 1): {folder}/m {folder}.gguf")
 
 
 def _alive(pid: int) -> bool:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import socket
+import ssl
+import threading
+import time
+from contextlib import suppress
 
 import pytest
 
@@ -43,6 +47,16 @@ def test_nobody_there() -> None:
         Client(url, 5).get("/v1/models")
 
 
+def test_a_certificate_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise ssl.SSLCertVerificationError("certificate verify failed: self-signed certificate")
+
+    monkeypatch.setattr("http.client.HTTPSConnection.connect", refuse)
+    with pytest.raises(SystemFailure, match="self-signed") as failed:
+        Client("https://127.0.0.1:9", 5).get("/v1/models")
+    assert "SSL_CERT_FILE" in (failed.value.hint or "")
+
+
 def test_no_such_host() -> None:
     with pytest.raises(SystemFailure, match="no server answers"):
         Client("http://nowhere.invalid", 5).get("/v1/models")
@@ -52,6 +66,25 @@ def test_hangs() -> None:
     with Fake(hang=0.6) as fake, pytest.raises(SystemFailure, match=r"no answer within 0\.1 s") as failed:
         Client(fake.url, 0.1).post("/completion", {"prompt": [1], "n_predict": 1})
     assert "--runtime-timeout" in (failed.value.hint or "")
+
+
+def test_a_byte_at_a_time() -> None:
+    """Each byte is in time, and the answer never comes: headers, too."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def drip() -> None:
+            with suppress(OSError):
+                one, _ = listening.accept()
+                with one:
+                    for byte in b"HTTP/1.1 200 OK\r\n" * 3:
+                        one.send(bytes([byte]))
+                        time.sleep(0.05)
+
+        threading.Thread(target=drip, daemon=True).start()
+        start = time.monotonic()
+        with pytest.raises(SystemFailure, match=r"no answer within 0\.2 s"):
+            Client(f"http://127.0.0.1:{listening.getsockname()[1]}", 0.2).get("/v1/models")
+        assert time.monotonic() - start < 2
 
 
 def test_dies_midway() -> None:
@@ -67,7 +100,7 @@ def test_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_key_is_sent_and_not_shown() -> None:
-    page = {"/v1/models": (403, "text/plain", b"who are you")}
+    page = {"/v1/models": (403, "text/plain", b"s3cret is not known here")}
     with Fake(page=page) as fake, pytest.raises(SystemFailure) as failed:
         Client(fake.url, 5, "s3cret").get("/v1/models")
     assert fake.keys == ["Bearer s3cret"]

@@ -49,5 +49,22 @@ def test_two_engines_are_added() -> None:
     assert difference({}, both, 6) == Drafts(4, 2, 2, (2, 0))
 
 
+def test_counts_that_contradict_each_other() -> None:
+    """A server that was started again in between, and one that accepts more than it drafted."""
+    names = ("drafts", "drafted", "accepted", "first", "second", "emitted")
+
+    def counted(*values: float) -> str:
+        return page(**dict(zip(names, values, strict=True)))
+
+    before = counters(counted(10, 20, 12, 9, 3, 100))
+    assert difference(before, counters(counted(2, 4, 2, 2, 0, 6)), 6) is None
+    assert difference({}, counters(counted(2, 4, 5, 2, 0, 6)), 6) is None
+    assert difference({}, counters(counted(2, 4, 4, 3, 1, 6)), 6) is None
+    for value in ("NaN", "+Inf", "1e400", "1.e.5", "-3"):
+        page_ = counted(2, 4, 3, 2, 1, 6).replace("}} 4\n".replace("}}", "}"), f"}} {value}\n")
+        assert value in page_
+        assert difference({}, counters(page_), 6) is None
+
+
 def test_nothing_counted() -> None:
     assert difference(counters("up 1\n"), counters("up 1\nnonsense{ 5\n<html>"), 5) is None

@@ -47,6 +47,13 @@ def test_no_noise_at_all() -> None:
     assert Noise.of([], "") is None
 
 
+def test_poisson_of_long_texts() -> None:
+    """exp(-expected) is zero from 745 on: 1500 where 900 are expected are a defect all the same."""
+    assert poisson_tail(1500, 900.0) < 1e-12
+    assert poisson_tail(900, 900.0) == pytest.approx(0.5, abs=0.02)
+    assert (poisson_tail(0, 0.0), poisson_tail(1, 0.0)) == (1.0, 0.0)
+
+
 @pytest.mark.parametrize(("n", "expected"), [(0, 2.0), (1, 0.3), (5, 1.2), (12, 3.0)])
 def test_poisson(n: int, expected: float) -> None:
     wanted = sum(exp(-expected) * expected**i / factorial(i) for i in range(n, n + 80))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from mtptools.decoder.acceptance import Acceptance
-from mtptools.report.runtime import runtime_lines, runtime_table
+from mtptools.report.runtime import runtime_lines
 from mtptools.runtimes.generation import Drafts, Generation
 from mtptools.runtimes.report import Row, RuntimeReport
 
@@ -65,6 +65,13 @@ def test_fewer_tokens_than_asked() -> None:
     assert short.failures() == ["L5 runtime: prompt 3 with MTP: 12 tokens, 40 were asked for"]
 
 
+def test_speed_is_the_median_prompts() -> None:
+    """One prompt during which the machine was busy says nothing of the others."""
+    slow = report()
+    slow.rows[0] = replace(slow.rows[0], mtp=generation(GOOD, 200.0))
+    assert slow.speed("mtp") == 20.0
+
+
 def test_a_plain_run_that_drafts() -> None:
     wrong = report()
     wrong.rows[0] = replace(wrong.rows[0], plain=generation(Drafts(9, 3)))
@@ -79,15 +86,18 @@ def test_noise_beyond_rounding() -> None:
 
 
 def test_table() -> None:
-    assert runtime_table(report(prompts=2)) == [
+    lines = runtime_lines(report(prompts=2))
+    assert lines[lines.index("") + 1 :][:5] == [
         "| prompt | pred | draft | acc | rate | tok/s | tok/s without | our rate |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| :-- | --: | --: | --: | --: | --: | --: | --: |",
         "| prose | 40 | 60 | 30 | 0.500 | 20.0 | 10.0 | 0.500 |",
         "| prose | 40 | 60 | 30 | 0.500 | 20.0 | 10.0 | 0.500 |",
-        "| **all** | 80 | 120 | 60 | 0.500 | 20.0 | 10.0 | 0.500 |",
+        "| all | 80 | 120 | 60 | 0.500 | 20.0 | 10.0 | 0.500 |",
     ]
-    lines = "\n".join(runtime_lines(report()))
-    assert "2.00 times that without MTP" in lines
-    assert "70.0%, 50.0%, 30.0% of 160 steps; ours 70.0%, 50.0%, 30.0%" in lines
+    told = "\n".join(lines)
+    assert "2.00 times that without MTP" in told
+    assert "70.0%, 50.0%, 30.0% of 40 steps; ours 70.0%, 50.0%, 30.0%" in told
     alone = replace(report(None, 1), how_plain=None, ours=None)
-    assert runtime_table(alone)[-1] == "| **all** | 40 | ? | ? | ? | 20.0 |"
+    assert "| all | 40 | not told | not told | not told | 20.0 |" in runtime_lines(alone)
+    alone.rows[0] = replace(alone.rows[0], category="a|b\nc")
+    assert "| a\\|b c | 40 | not told | not told | not told | 20.0 |" in runtime_lines(alone)

@@ -86,6 +86,13 @@ WRONG = [
     ("llamacpp", _put("tokens_evaluated", value=2), "read 2 tokens of a prompt of 3"),
     ("llamacpp", _put("timings", "draft_n", value=-1), "in place of a count"),
     ("llamacpp", _put("timings", "draft_n", value="many"), "in place of a count"),
+    ("llamacpp", _put("timings", "draft_n", value=10**30), "in place of a count"),
+    ("llamacpp", _put("timings", "draft_n_accepted", value=13), "13 accepted drafts of 12"),
+    (
+        "llamacpp",
+        _put("generation_settings", "logit_bias", value=[{"bias": None, "token": n} for n in range(70)]),
+        "70 tokens that cannot come out",
+    ),
     ("llamacpp", _put("completion_probabilities", value=["x"]), "probabilities that are no objects"),
     ("llamacpp", lambda _: [1, 2], "an answer that is no object"),
     ("vllm", lambda _: {"choices": []}, "no choices"),
@@ -96,6 +103,7 @@ WRONG = [
     ("sglang", lambda _: {"text": "x"}, "no meta_info"),
     ("sglang", _put("output_ids", value=[True]), "True in place of a token id"),
     ("sglang", _put("meta_info", "prompt_tokens", value=9), "read 9 tokens of a prompt of 3"),
+    ("sglang", _put("meta_info", "spec_num_correct_drafts", value=13), "13 accepted drafts of 12"),
     ("sglang", _put("meta_info", "spec_verify_ct", value=-3), "in place of a count"),
 ]
 
@@ -163,7 +171,7 @@ def test_nonsense_anywhere(dialect: str) -> None:
         found.generate(PROMPT, 2)
         refused = 0
         for place in list(_places(answers[0])):
-            for value in (5, -1.5, "x", [], [[]], [{}], float("nan")):
+            for value in (5, -1.5, "x", [], [[]], [{}], float("nan"), 10**400):
                 fake.change = _put(*place, value=value)
                 try:
                     made = found.generate(PROMPT, 2)
@@ -173,7 +181,27 @@ def test_nonsense_anywhere(dialect: str) -> None:
                     assert all(isinstance(token, int) for token in made.tokens)
                     assert len(made.top) == len(made.tokens)
                     assert made.seconds < 60
+                    assert all(0 <= token < VOCABULARY for row in made.top for token in row)
+                    assert all(abs(value) < 10_000 for row in made.top for value in row.values())
     assert refused > 10
+
+
+def test_what_is_no_log_probability_tells_nothing() -> None:
+    """Ids of no token, and what engines send for minus infinity: noise would be measured on them."""
+
+    def change(answer: dict[str, Any]) -> Any:
+        first = answer["completion_probabilities"][0]["top_logprobs"]
+        for row, (token, value) in zip(
+            first, [(-1, -1.0), (97, -1.0), (3, -9999.0), (4, -3.4e38), (5, 2.0)], strict=False
+        ):
+            row |= {"id": token, "logprob": value}
+        answer["generation_settings"]["logit_bias"] += [{"bias": None, "token": token} for token in (-1, 97, 10**30)]
+        return answer
+
+    with Fake(change=change) as fake:
+        made = engine(fake).generate(PROMPT, 2)
+    assert list(made.top[0]) == list(cycle(PROMPT))[5:]
+    assert made.banned == {96}
 
 
 def test_other_models() -> None:

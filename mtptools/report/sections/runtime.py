@@ -22,7 +22,7 @@ def runtime(data: Data) -> Iterator[Section]:
         return
     lead = (
         f"{found['name']} {found['version']}: {len(found['prompts'])} prompts, {found['tokens']} tokens each, greedy, "
-        f"k = {found['k']}; one run after a warm-up, one request at a time."
+        f"k = {found['k']}; one run of each after a warm-up, one request at a time; the speed of all is the median one."
     )
     blocks: list[Block] = [runtime_table(found)]
     told = Facts(list(_facts(found)))
