@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -149,6 +150,8 @@ _WHAT_TO_GIVE: Final = "give a .gguf file, a .safetensors file, a model folder, 
 
 def _located(path: Path) -> tuple[Path, Origin | None]:
     """Where it is on this machine: a path that is here, or the mirror of what an address names."""
+    if path.name in ("", ".."):
+        path = Path(os.path.abspath(path))  # noqa: PTH100  with a name of its own; a link is not followed
     if path.exists():
         if (address := unregistered(path)) is not None:
             raise NotACheckpointError(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 from collections.abc import Mapping
 from contextlib import suppress
@@ -59,16 +58,11 @@ def identity(file: File) -> tuple[int, str]:
         return file.size, hashlib.sha256(handle.read(file.header)).hexdigest()
 
 
-def _name(path: Path) -> str:
-    """What it is called here; what a link of a hub's cache leads to is called by its digest."""
-    return Path(os.path.abspath(path)).name  # noqa: PTH100  not resolved
-
-
 def _sources(plan: Plan) -> list[dict[str, Any]]:
     out = []
     for item in plan.inputs:
         ckpt = item.checkpoint
-        source: dict[str, Any] = {"label": item.label, "name": _name(ckpt.path), "dialect": ckpt.dialect}
+        source: dict[str, Any] = {"label": item.label, "name": ckpt.path.name, "dialect": ckpt.dialect}
         source |= {} if ckpt.origin is None else {"origin": ckpt.origin.to_json()}
         out.append(source | {"files": [_file(file, file.path.name) for file in ckpt.files]})
     return out
@@ -144,7 +138,7 @@ def inside(plan: Plan, head_sha256: Mapping[str, str]) -> str:
         "schema": SCHEMA,
         "version": __version__,
         "verb": plan.verb,
-        "sources": [{"label": i.label, "name": _name(i.checkpoint.path)} for i in plan.inputs],
+        "sources": [{"label": i.label, "name": i.checkpoint.path.name} for i in plan.inputs],
         "tokenizer_sha256": None if tokens is None else tokens.digest,
         "head_sha256": {name: head_sha256.get(name, "0" * 64) for name in names},
     }

@@ -44,7 +44,7 @@ def rendered(told: Card, where: Path) -> str:
     """The card's text. Raises InputError where a report lacks what one of its schema has."""
     try:
         return card(told)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise InputError(f"the report is damaged ({type(error).__name__}: {error})", where=where, hint=HINT) from error
 
 

@@ -46,4 +46,7 @@ def _shown(value: Any) -> str:
     text = str(value)
     if _REMOTE.match(text):
         return _REMOTE.sub(r"\1://", text.partition("?")[0])
+    name, equals, path = text.partition("=")  # --corpus code=/home/me/src
+    if equals and Path(path).is_absolute():
+        return f"{name}={Path(path).name}"
     return Path(text).name if Path(text).is_absolute() else text

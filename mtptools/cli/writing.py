@@ -66,7 +66,8 @@ def carry_out(
         return 0
     for line in [plan.render()] if told.verbose else plan.facts:
         note(line, quiet=quiet)
-    fetched(plan.read(), quiet=quiet or as_json)
+    check_output(plan, out, force=told.force)  # before anything is fetched
+    fetched(plan.read(), quiet=quiet or as_json, out=out, writes=plan.new_bytes)
     with progress(plan.nbytes - plan.linked_bytes, plan.verb, quiet=quiet) as done:
         written = write(plan, out, force=told.force, progress=done, command=command_line())
     head = [entry for entry in plan.entries if entry.head]

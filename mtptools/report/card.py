@@ -177,7 +177,7 @@ def _running(told: Card) -> Iterator[Section]:
     if runtime:
         blocks.append(Paragraph(f"Run in {runtime['name']} {runtime['version']}: {runtime['how']}."))
         blocks.append(runtime_table(runtime))
-    if found["dialect"] == "gguf" and found.get("head"):
+    if found["dialect"] == "gguf" and found.get("head") and not found.get("loaders"):
         name = typed(found["path"])
         model = f"-m TRUNK.gguf -md {name}" if found.get("sidecar") else f"-m {name}"
         blocks.append(Code(f"llama-server {model} --spec-type draft-mtp", "sh"))

@@ -13,6 +13,8 @@ import pytest
 
 from mtptools.checkpoint import open_checkpoint
 from mtptools.head import head_names
+from mtptools.ops.artifact import artifact
+from mtptools.report.card import Card, card
 from mtptools.report.html import html_report
 from mtptools.report.levels import percent
 from tests.report import made
@@ -95,6 +97,7 @@ def test_a_failure_is_said_first(run: Any, report: Path) -> None:
         (lambda data: data.pop("lineage"), "a verification is wanted"),
         (lambda data: data.pop("static"), "damaged"),
         (lambda data: data["decoder"]["acceptance"][0].pop("rate"), "damaged"),
+        (lambda data: data["decoder"]["acceptance"][0].update(rate=10**400), "damaged"),
         (lambda data: data["artifact"]["files"][0].update(header_sha256=[[]]), "not a report of this gguf file"),
         (lambda data: data.pop("path"), "no verification of mtptools"),
     ],
@@ -117,6 +120,13 @@ def test_a_name_is_no_command(run: Any, tmp_path: Path) -> None:
     assert run("graft", made.GGUF / "trunk-Q8_0.gguf", FULL, "-o", made_by)[0] == 0
     _, text, _ = run("card", made_by)
     assert "mtptools graft trunk-Q8_0.gguf model-BF16.gguf -o mine.gguf" in text
+
+
+def test_no_command_that_cannot_run() -> None:
+    """A head over fewer tokens: what says that nothing loads it stands alone."""
+    found = artifact(open_checkpoint(FULL))
+    assert "llama-server -m" in card(Card(found))
+    assert "llama-server -m" not in card(Card(found | {"loaders": ["NO BUILD LOADS THIS FILE"]}))
 
 
 def test_no_report_at_all(run: Any, tmp_path: Path) -> None:

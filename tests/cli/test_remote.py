@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -68,6 +69,27 @@ def test_dry_run_says_what_is_to_fetch(run: Run, hub: Hub, ggufs: str, tmp_path:
     data = json.loads(run("strip", "lab/Tiny-GGUF:BF16", "-o", tmp_path / "o.gguf", "--dry-run", "--json")[1])
     assert 0 < data["fetch"]["nbytes"] < (GGUF / "model-BF16.gguf").stat().st_size
     assert hub.sent - before < 4096, "headers are here already"
+
+
+def test_no_room_is_said_before_anything_is_fetched(
+    run: Run, hub: Hub, ggufs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the output alone, and for the output and what is kept of the repo on the same disk."""
+    assert run("inspect", "lab/Tiny-GGUF:BF16", "-q")[0] == 0
+    before = hub.sent
+    written = json.loads(run("strip", "lab/Tiny-GGUF:BF16", "-o", tmp_path / "o.gguf", "--dry-run", "--json")[1])[
+        "bytes"
+    ]
+    for room in (written // 2, written * 3 // 2):
+        monkeypatch.setattr("shutil.disk_usage", lambda path, room=room: SimpleNamespace(free=room))
+        code, _, err = run("strip", "lab/Tiny-GGUF:BF16", "-o", tmp_path / "o.gguf")
+        assert code == 7, err
+        assert hub.sent - before < 4096
+
+
+def test_the_current_folder_has_a_name(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(HF)
+    assert run("verify", ".")[1].splitlines()[0] == "verify hf"
 
 
 def test_graft_of_two_repos_decodes(run: Run, hub: Hub, folder: str, ggufs: str, tmp_path: Path) -> None:

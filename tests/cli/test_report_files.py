@@ -49,7 +49,7 @@ def test_a_pipe_is_not_replaced(run: Any, option: str, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     held = os.open(pipe, os.O_RDWR)
-    os.write(held, b"<!-- mtptools card --> and more than eighty characters of a text, so that nobody waits for more")
+    os.write(held, (b"<!doctype html>" if option == "--html" else b"<!-- mtptools card -->") + b" " * 80)
     assert run("card" if option in ("-o", "--sums") else "verify", TRUNK, option, pipe)[0] == 2
     os.close(held)
     assert pipe.is_fifo()
@@ -70,6 +70,7 @@ def test_one_file_for_two(run: Any, tmp_path: Path) -> None:
         ),
         (["https://me:secret@example.org/m.gguf"], "mtptools it https://example.org/m.gguf"),
         (["https://example.org/m.gguf?X-Amz-Signature=secret"], "mtptools it https://example.org/m.gguf"),
+        (["m.gguf", "--text", "code=/home/me/src"], "mtptools it m.gguf --text code=src"),
         (["m.gguf", "--html", "x.html", "--text", "a", "--text", "b"], "mtptools it m.gguf --text a --text b"),
     ],
 )

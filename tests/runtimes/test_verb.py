@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mtptools.checkpoint import open_checkpoint
 from mtptools.cli.main import main
-from mtptools.cli.running_runtime import _started
-from mtptools.cli.runtime_options import Asked
 from mtptools.decoder.tokenizer import load_tokenizer
 from mtptools.report.levels import levels
 from mtptools.report.markdown import markdown_report
-from mtptools.runtimes.llama_server import Start
 from tests.conftest import FIXTURES
 from tests.runtimes.fake_server import Fake
 
@@ -59,33 +54,6 @@ def test_one_address_alone(capfd: pytest.CaptureFixture[str]) -> None:
     assert (code, data["runtime"]["comparisons"]) == (0, [])
     assert levels(data)[-1].what.endswith("drafts were counted, no text was compared")
     assert "no text was compared" in markdown_report(data).partition("In a real runtime")[2]
-
-
-def test_folders_stay_at_home(tmp_path: Path) -> None:
-    """How it was run is published; where a program lies on this machine is not."""
-    own = tmp_path / "llama-server"
-    own.write_text(f"#!{sys.executable}\n{SERVER}")
-    own.chmod(0o755)
-    ckpt = open_checkpoint(MODEL)
-    start = Start(MODEL, None, 2, 64, None, 0, (), 20.0)
-    with _started(Asked(str(own)), ckpt, load_tokenizer(ckpt), 2, start) as engine:
-        assert engine.how == "llama-server, --spec-type draft-mtp --spec-draft-n-max 2"
-
-
-SERVER = """
-import sys
-from http.server import BaseHTTPRequestHandler, HTTPServer
-
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
-        body = b'{"data": [{"id": "it", "owned_by": "llamacpp"}]}'
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serve_forever()
-"""
 
 
 def _more(answer: dict[str, Any]) -> dict[str, Any]:
