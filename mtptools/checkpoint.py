@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,10 +11,10 @@ from typing import Any, Final, Literal
 
 from mtptools.containers import gguf, safetensors
 from mtptools.containers.gguf import GgufIndex, Metadata
-from mtptools.errors import CorruptError, NotACheckpointError, SystemFailure, UnknownFamilyError, typed
+from mtptools.errors import CorruptError, NotACheckpointError, SystemFailure, UnknownFamilyError
 from mtptools.families import Family, find_family, generic_family
 from mtptools.hparams import HParams, gguf_hparams, hf_hparams, text_config
-from mtptools.hub import Origin, mirror, parse, unregistered
+from mtptools.hub import Origin, located
 from mtptools.tensors import Tensor
 
 __all__ = ["Checkpoint", "File", "Known", "open_checkpoint", "open_declared", "split_name"]
@@ -136,7 +135,7 @@ def open_checkpoint(path: str | Path, *, generic: bool = False) -> Checkpoint:
     Raises NotACheckpointError, CorruptError (header, missing shard, unreadable JSON) or SystemFailure.
     """
     try:
-        path, origin = _located(Path(path))
+        path, origin = located(Path(path))
         if path.is_dir() or path.is_file():
             opened = _open_folder(path) if path.is_dir() else _open_file(path)
             return replace(opened, generic=generic, origin=origin)
@@ -148,35 +147,13 @@ def open_checkpoint(path: str | Path, *, generic: bool = False) -> Checkpoint:
 _WHAT_TO_GIVE: Final = "give a .gguf file, a .safetensors file, a model folder, or user/repo"
 
 
-def _located(path: Path) -> tuple[Path, Origin | None]:
-    """Where it is on this machine: a path that is here, or the mirror of what an address names."""
-    if path.name in ("", ".."):
-        path = Path(os.path.abspath(path))  # noqa: PTH100  with a name of its own; a link is not followed
-    if path.exists():
-        if (address := unregistered(path)) is not None:
-            raise NotACheckpointError(
-                f"only parts of what is read are here: {address}",
-                where=path,
-                hint=f"mtptools inspect {typed(address)}",
-            )
-        return path, None
-    named = parse(path)
-    if named is None:
-        return path, None
-    if named.url is None and ":" not in str(path) and path.parent.is_dir():  # a folder's name, mistyped, or a repo's?
-        raise NotACheckpointError(
-            f"no such file or folder in {path.parent}", where=path, hint=f"the repo of that name is hf://{path}"
-        )
-    return mirror(named)
-
-
 def open_declared(path: str | Path, *, generic: bool = False) -> Checkpoint:
     """As `open_checkpoint`, and also a folder, config.json or index whose weights are not there.
 
     What is known then are the configuration and, from an index, the tensors' names: shapes, types and values are not.
     """
     try:
-        path, origin = _located(Path(path))
+        path, origin = located(Path(path))
         folder = path if path.is_dir() else path.parent
         if path.is_dir() or path.name == CONFIG or path.name.endswith(".index.json"):
             index_path = folder / safetensors.INDEX_NAME

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent / "mtptools"
 
 # A module may import from its own layer and from the ones before it.
 LAYERS = (
-    ("errors", "sequential"),
+    ("errors", "sequential", "threshold"),
     ("tensors",),
     ("hub",),
     ("codecs",),

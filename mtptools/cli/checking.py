@@ -24,7 +24,7 @@ _OPTIONS: Final = {str(option.name): option for option in SHARED}
 def judge(asked: Asked) -> None:
     """Raises UsageError for a value that `verify` will refuse: found out before hours go to the artifacts before it."""
     from mtptools.cli.verifying import parse_ks
-    from mtptools.report.threshold import Threshold
+    from mtptools.threshold import Threshold
 
     with _named(asked):
         verify.make_context("verify", [*_typed(asked.told), "--", asked.path]).close()

@@ -107,14 +107,14 @@ def command(
     from mtptools.cli.verifying import parse_ks, run, run_one_pass
     from mtptools.errors import NoDecoderError, UsageError
     from mtptools.ops.artifact import artifact
-    from mtptools.report.threshold import Threshold
+    from mtptools.threshold import Threshold
 
     ks, threshold = parse_ks(k), Threshold.parse(min_acceptance)
     modes = {"parity": parity, "stream": streaming is not None, "runtime": runtime is not None}
     check_modes(ctx, [mode for mode, chosen in modes.items() if chosen])
     if sampling is not None and not parity:
         raise UsageError("sampling options need --parity", hint="add --parity")
-    if min_acceptance and min_acceptance.endswith("%") and baseline is None and against is None:
+    if threshold.strict and baseline is None and against is None and runtime is None:
         raise UsageError("a relative --min-acceptance needs something to compare with", hint="add --against DONOR")
     if baseline is not None and against is not None:
         raise UsageError("--against and --baseline are two baselines", hint="give one of them")

@@ -14,10 +14,9 @@ __all__ = ["PARITY_FLAGS", "check_modes"]
 _ALL: Final = ("parity", "stream", "runtime")
 _LOADED: Final = ("parity", "runtime")
 MODES: Final = {
-    **dict.fromkeys(("k", "prompts", "limit", "head", "device", "dtype", "threads"), _ALL),
+    **dict.fromkeys(("k", "prompts", "limit", "head", "min_acceptance", "device", "dtype", "threads"), _ALL),
     **dict.fromkeys(("tap", "recycle", "mask_first", "recurrence"), _ALL),
     **dict.fromkeys(("tokens", "offload", "context"), _LOADED),
-    **dict.fromkeys(("min_acceptance",), ("parity", "stream")),
     **dict.fromkeys(("baseline", "serial", "probe"), ("parity",)),
 }
 # What a pass over a text (--stream) has no use for.

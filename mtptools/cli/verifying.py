@@ -30,9 +30,9 @@ from mtptools.ops.lineage import lineage
 from mtptools.ops.validate import validate
 from mtptools.prompts import read_prompts
 from mtptools.receipt import load_beside
-from mtptools.report.threshold import Threshold
 from mtptools.report.verification import Verification
 from mtptools.tensors import Blob
+from mtptools.threshold import Threshold
 from mtptools.tokens import tokenizer_facts
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ def run(
             told |= {"running": running, "wiring": wiring, "quiet": quiet, "verbose": verbose}
             try:
                 out.runtime = run_runtime(ckpt, head, runtime, **told)
+                out.runtime.threshold = out.threshold
             except InputError as error:
                 if out.static.ok:
                     raise
@@ -320,6 +321,7 @@ def _decode(
         out.memory, out.seconds["L2"] = plan.to_json(), perf_counter() - start
         if runtime is not None and answers is not None:
             out.runtime = judge_runtime(answers, None if runtime.runtime_alone else model, tokenizer, chosen, say=say)
+            out.runtime.threshold = out.threshold
     del model
     if donor is not None:
         # A sidecar has no trunk of its own: its head is measured on this one.

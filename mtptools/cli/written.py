@@ -9,8 +9,8 @@ from typing import Any
 from mtptools.checkpoint import Checkpoint, open_checkpoint
 from mtptools.cli.verifying import run
 from mtptools.head import is_sidecar
-from mtptools.report.threshold import Threshold
 from mtptools.report.verification import Verification
+from mtptools.threshold import Threshold
 
 __all__ = ["after_graft", "after_prune", "after_quantize", "static_check"]
 

@@ -10,6 +10,7 @@ Nothing here is imported until an address is opened; huggingface_hub is imported
 from __future__ import annotations
 
 from mtptools.hub.address import Address, parse
+from mtptools.hub.located import located
 from mtptools.hub.mirrors import Missing, Origin, mirror, missing, prefetch, shown, unregistered
 
-__all__ = ["Address", "Missing", "Origin", "mirror", "missing", "parse", "prefetch", "shown", "unregistered"]
+__all__ = ["Address", "Missing", "Origin", "located", "mirror", "missing", "parse", "prefetch", "shown", "unregistered"]

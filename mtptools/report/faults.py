@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mtptools.report.threshold import DEAD
+from mtptools.threshold import DEAD
 
 __all__ = ["Fault", "error_title", "faults"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import exp
 from typing import TYPE_CHECKING
 
-from mtptools.report.threshold import DEAD, Threshold
+from mtptools.threshold import DEAD, Threshold
 
 if TYPE_CHECKING:
     from mtptools.decoder.acceptance import Acceptance

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import sqrt
 from typing import TYPE_CHECKING, Any, Final
 
 from mtptools import __version__
@@ -12,7 +11,7 @@ from mtptools.ops.lineage import Lineage
 from mtptools.ops.validate import Result
 from mtptools.report.runtime import runtime_lines
 from mtptools.report.stream import stream_failures, stream_lines
-from mtptools.report.threshold import DEAD, Threshold
+from mtptools.threshold import DEAD, Threshold, rate_error
 
 if TYPE_CHECKING:  # torch is loaded only by --parity
     from mtptools.decoder.acceptance import Acceptance
@@ -109,7 +108,9 @@ class Verification:
         return [f"L4 controls: {better}"] if better and helped else []
 
     def _short(self, one: Acceptance, base: Acceptance) -> bool:
-        return self.threshold.short(one.rate, _error(one), base.rate, _error(base))
+        return self.threshold.short(
+            one.rate, rate_error(one.rate, one.steps), base.rate, rate_error(base.rate, base.steps)
+        )
 
     def to_json(self) -> dict[str, Any]:
         failures = self.failures()
@@ -209,11 +210,6 @@ class Verification:
         if report.diagnosis:
             lines.append(f"diagnosis      {report.diagnosis}")
         return lines
-
-
-def _error(one: Acceptance) -> float:
-    """Standard error of a rate: steps, not drafts, are independent."""
-    return sqrt((one.rate * (1 - one.rate) + 0.25 / one.steps) / one.steps)
 
 
 def acceptance_table(report: DecoderReport, baseline: list[Acceptance]) -> list[str]:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import sqrt
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from mtptools.runtimes.generation import Drafts, Generation
 from mtptools.runtimes.grades import EXCESS, Comparison
+from mtptools.threshold import DEAD, Threshold, rate_error
 
 if TYPE_CHECKING:
     from mtptools.decoder.acceptance import Acceptance
 
-__all__ = ["DEAD", "Row", "RuntimeReport"]
-
-RELATIVE: Final = 0.85
-DEAD: Final = 0.10
-CHANCE: Final = 2.33
-"""As `report.threshold`: share of our acceptance that must be reached, by more than chance; what is dead."""
+__all__ = ["Row", "RuntimeReport"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +51,7 @@ class RuntimeReport:
     ours: our decoder's acceptance on the runtime's own texts, None where it did not read them
     excess: (what, times the noise of disturbed layers) of noise that is measured, for every kind there is
     notes: what was not compared, and why
+    threshold: how little acceptance fails, by itself or against ours
     """
 
     name: str
@@ -69,6 +65,7 @@ class RuntimeReport:
     ours: Acceptance | None = None
     excess: list[tuple[str, float]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    threshold: Threshold = field(default_factory=Threshold)
 
     @property
     def drafts(self) -> Drafts | None:
@@ -126,17 +123,18 @@ class RuntimeReport:
         drafts = self.drafts
         if drafts is None or not drafts.drafted:
             return []
-        rate, error = drafts.rate, _error(drafts.rate, self._steps(drafts))
+        rate, least = drafts.rate, self.threshold.absolute
         first = rate
         if drafts.position and drafts.steps:
             first = drafts.position[0] / drafts.steps
-        if first < DEAD:
-            return [f"the runtime accepts {first:.1%} of drafts, at least {DEAD:.0%} is wanted: the head is dead there"]
+        if first < least:
+            dead = ": the head is dead there" if first < DEAD else ""
+            return [f"the runtime accepts {first:.1%} of drafts, at least {least:.0%} is wanted{dead}"]
         ours = self.ours
         if ours is None or not ours.steps:
             return []
-        wanted, spread = RELATIVE * ours.rate, sqrt(error**2 + (RELATIVE * _error(ours.rate, ours.steps)) ** 2)
-        if wanted - rate <= CHANCE * spread:
+        error = rate_error(rate, self._steps(drafts))
+        if not self.threshold.short(rate, error, ours.rate, rate_error(ours.rate, ours.steps)):
             return []
         return [
             f"the runtime accepts {rate:.1%} of drafts, our decoder {ours.rate:.1%} on the same texts: the runtime "
@@ -176,8 +174,3 @@ class RuntimeReport:
             "excess": dict(self.excess),
             "notes": self.notes,
         }
-
-
-def _error(rate: float, steps: int) -> float:
-    """Standard error of a rate: steps, not drafts, are independent."""
-    return sqrt((rate * (1 - rate) + 0.25 / steps) / steps)

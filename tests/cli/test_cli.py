@@ -17,7 +17,7 @@ import pytest
 from mtptools.cli.main import VERBS
 from mtptools.cli.verifying import parse_ks
 from mtptools.errors import UsageError
-from mtptools.report.threshold import Threshold
+from mtptools.threshold import Threshold
 from tests import rewrite
 
 

@@ -53,6 +53,7 @@ def drawn(rng: np.random.Generator, columns: int) -> Entry:
     return Entry(rng.uniform(0.5, 2, (1, columns)).astype(np.float32), np.array([512]))
 
 
+@pytest.mark.parametrize("family", ["qwen35moe"])
 def test_the_table_and_the_json_tell_the_same(run: Any, full: Path) -> None:
     asked = (full, "--sweep", "q8_0, Q4_K,Q4_K_M,Q4_K,IQ2_XS", "--tokens", "24", "--k", "2")
     code, text, err = run("quantize", *asked)

@@ -19,7 +19,9 @@ BRIEF = ("--tokens", "24", "--limit", "3")
 BRIEFLY = ("--k", "1", "--limit", "3")
 
 
-@pytest.mark.parametrize("kind", ["F32", "BF16", "Q8_0", "Q4_K"])
+@pytest.mark.parametrize(
+    ("family", "kind"), [("qwen35", "F32"), ("qwen35", "Q4_K"), ("qwen35moe", "BF16"), ("qwen35moe", "Q8_0")]
+)
 def test_graft_and_verify(
     run: Any, kind: str, family: str, full: Path, trunk_of: Callable[[str, str], Path], tmp_path: Path
 ) -> None:
@@ -62,11 +64,11 @@ def broken(full: Path, out: Path, fault: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("fault", "diagnosis"),
+    ("family", "fault", "diagnosis"),
     [
-        ("swapped halves", "with the halves of eh_proj swapped"),
-        ("norms without +1", "with 1 added to every norm of the head"),
-        ("zeroed", "no control explains it"),
+        ("qwen35", "swapped halves", "with the halves of eh_proj swapped"),
+        ("qwen35moe", "norms without +1", "with 1 added to every norm of the head"),
+        ("qwen35", "zeroed", "no control explains it"),
     ],
 )
 def test_broken_heads(run: Any, fault: str, diagnosis: str, full: Path, tmp_path: Path) -> None:
@@ -79,6 +81,7 @@ def test_broken_heads(run: Any, fault: str, diagnosis: str, full: Path, tmp_path
     assert diagnosis in str(data["decoder"]["diagnosis"])
 
 
+@pytest.mark.parametrize("family", ["qwen35moe"])
 def test_every_control_hurts(run: Any, full: Path) -> None:
     code, text, _ = run("verify", full, "--parity", "--k", "1", "--json")
     data = json.loads(text)
@@ -88,6 +91,7 @@ def test_every_control_hurts(run: Any, full: Path) -> None:
     assert {c["verdict"] for c in data["decoder"]["controls"] if c["must_hurt"]} == {"hurts"}
 
 
+@pytest.mark.parametrize("family", ["qwen35"])
 def test_baseline_report(run: Any, full: Path, tmp_path: Path) -> None:
     code, text, _ = run("verify", full, "--parity", *BRIEF, "--json")
     assert code == 0
@@ -117,6 +121,7 @@ def test_sidecar_and_serial(run: Any, full: Path, trunk_q8: Path, tmp_path: Path
 
 
 @pytest.mark.usefixtures("few_prompts")
+@pytest.mark.parametrize("family", ["qwen35"])
 def test_verify_option_of_graft(run: Any, full: Path, trunk_q8: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.gguf"
     code, text, err = run("graft", trunk_q8, full, "-o", out, "--verify")

@@ -101,8 +101,7 @@ class Spoiled:
         return [t ^ 1 if self.random.random() < 1 / 3 else t for t in self.truth[at : at + len(drafts)]]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("kind", ["F32", "BF16", "Q4_K"])
+@pytest.mark.parametrize(("kind", "dtype"), [("F32", "float32"), ("BF16", "bfloat16"), ("Q4_K", "float32")])
 def test_bits_with_rejected_drafts_and_a_long_prompt(
     kind: str, dtype: str, trained: Path, trunk_of: Callable[[str, str], Path]
 ) -> None:

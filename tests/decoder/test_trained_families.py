@@ -112,7 +112,7 @@ def test_every_draft_of_the_library(artifact: Artifact) -> None:
     model, found = artifact
     compared = 0
     for name, golden in found.items():
-        if "mtp_drafts" not in golden or compared > 80:  # every draft costs a pass over the whole text
+        if "mtp_drafts" not in golden or compared > 40:  # every draft costs a pass over the whole text
             continue
         text, emitted = golden["ids"].tolist(), 1
         for drafts, matches in zip(golden["mtp_drafts"].tolist(), golden["mtp_matches"].tolist(), strict=True):
@@ -122,7 +122,7 @@ def test_every_draft_of_the_library(artifact: Artifact) -> None:
             emitted += matches + 1
             if emitted >= len(golden["greedy"]):
                 break
-    assert compared > 80 or not any("mtp_drafts" in golden for golden in found.values())
+    assert compared > 40 or not any("mtp_drafts" in golden for golden in found.values())
 
 
 @torch.inference_mode()
@@ -131,7 +131,7 @@ def test_recurrent_drafts(artifact: Artifact) -> None:
     model, found = artifact
     for name, golden in found.items():
         drafts = golden.get("chain", golden.get("drafts", ()))
-        for at in range(0, len(drafts), 11):
+        for at in range(0, len(drafts), 17):
             if "draft_margins" in golden and golden["draft_margins"][at].min() < 10 * HEAD_TOLERANCE:
                 continue
             text = [*golden["ids"].tolist(), *golden["greedy"][: at + 1].tolist()]
@@ -158,7 +158,7 @@ def test_bits(name: str, kind: str, dtype: str, tmp_path: Path) -> None:
     rejected = accepted = 0
     for ids, sampling in cases:
         plain = decode_plain(model, ids, 20, sampling=sampling)
-        for k in (2, 5) if sampling.temperature else (1, 3, 8):
+        for k in (5,) if sampling.temperature else (3, 8):
             spoil = Spoiled(plain.tokens)
             arms: list[dict[str, Any]] = [{}, {"corrupt": spoil, "on_tokens": spoil.emitted.extend}]
             for arm in [*arms, {"mode": "serial"}] if k == 3 else arms:

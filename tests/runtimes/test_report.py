@@ -11,6 +11,7 @@ from mtptools.decoder.acceptance import Acceptance
 from mtptools.report.runtime import runtime_lines
 from mtptools.runtimes.generation import Drafts, Generation
 from mtptools.runtimes.report import Row, RuntimeReport
+from mtptools.threshold import Threshold
 
 TEXT = tuple(range(40))
 
@@ -57,6 +58,16 @@ def test_acceptance_that_fails(drafts: Drafts | None, what: str) -> None:
 def test_a_little_less_is_chance() -> None:
     assert report(Drafts(60, 26, 20, (13, 8, 5))).failures() == []
     assert report(Drafts(60, 20, 20, (12, 5, 3)), prompts=1).failures() == []  # 20 steps prove nothing
+
+
+def test_limits_that_were_asked_for() -> None:
+    """Absolute: of first drafts; relative: to ours, and then as it stands."""
+    fair = Drafts(60, 26, 20, (13, 8, 5))
+    assert replace(report(fair), threshold=Threshold.parse("0.6")).failures() == []
+    (failure,) = replace(report(fair), threshold=Threshold.parse("0.7")).failures()
+    assert "accepts 65.0% of drafts, at least 70% is wanted" in failure
+    (failure,) = replace(report(fair), threshold=Threshold.parse("100%")).failures()
+    assert "our decoder" in failure
 
 
 def test_fewer_tokens_than_asked() -> None:

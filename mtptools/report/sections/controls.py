@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from mtptools.report.document import Bar, Bars, Beside, Block, Cell, Paragraph, Section, Table, Tone
 from mtptools.report.levels import percent
-from mtptools.report.threshold import DEAD
+from mtptools.threshold import DEAD
 
 __all__ = ["controls"]
 

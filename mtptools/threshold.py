@@ -8,7 +8,7 @@ from typing import Final
 
 from mtptools.errors import UsageError
 
-__all__ = ["DEAD", "RELATIVE", "Threshold"]
+__all__ = ["DEAD", "RELATIVE", "Threshold", "rate_error"]
 
 # A head below this acceptance of its first draft is dead (0 to 5 % is what wrong layouts and lost norms give).
 DEAD: Final = 0.10
@@ -55,3 +55,8 @@ class Threshold:
         if self.strict or ours >= wanted:
             return ours < wanted
         return (wanted - ours) / sqrt(error**2 + (self.relative * base_error) ** 2) > CHANCE
+
+
+def rate_error(rate: float, steps: int) -> float:
+    """Standard error of a rate of accepted drafts: steps, not drafts, are independent."""
+    return sqrt((rate * (1 - rate) + 0.25 / steps) / steps)
