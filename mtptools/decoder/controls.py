@@ -39,6 +39,9 @@ MIN_GAIN: Final = 0.1
 MIN_RATIO: Final = 1.25
 """A diagnosis needs a variant that wins at least this much acceptance, absolutely and as a multiple."""
 
+ALIVE: Final = 0.2
+"""And that then accepts so much: one dead head may by chance be a little less dead than another."""
+
 DEAD: Final = 0.1
 """Below this acceptance of the first draft a head is called dead."""
 
@@ -215,7 +218,7 @@ def diagnose(results: Sequence[ControlResult]) -> str | None:
     helping = [
         r
         for r in results
-        if r.plausible and r.verdict == "helps" and r.acceptance >= max(r.base + MIN_GAIN, r.base * MIN_RATIO)
+        if r.plausible and r.verdict == "helps" and r.acceptance >= max(r.base + MIN_GAIN, r.base * MIN_RATIO, ALIVE)
     ]
     if helping:
         best = max(helping, key=lambda r: (-r.draft, r.acceptance))

@@ -174,6 +174,7 @@ def test_diagnosis_needs_a_clear_gain() -> None:
     assert diagnose([result(0.4, 0.3, "no power")]) is None
     assert "no control explains" in str(diagnose([result(0.09, 0.05, "no power")]))
     assert "acceptance of the first draft is 71%" in str(diagnose([result(0.71, 0.02, "helps")]))
+    assert "no control explains" in str(diagnose([result(0.11, 0.0, "helps")]))
     assert run_controls.__doc__
 
 
