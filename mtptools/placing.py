@@ -18,7 +18,30 @@ from mtptools.checkpoint import SPLIT
 from mtptools.errors import OutputExistsError, SystemFailure, UsageError
 from mtptools.plan import Plan, human_bytes
 
-__all__ = ["check_output", "publish", "receipt_of", "staging"]
+__all__ = ["check_output", "publish", "put", "receipt_of", "staging", "unwritable"]
+
+
+def put(path: Path, data: str | bytes, what: str = "") -> None:
+    """A small file, all of it or nothing: what stood there stays if it cannot be written. Raises SystemFailure.
+
+    Half a surrogate pair in text, a byte that is not UTF-8, becomes a question mark.
+    """
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.write_bytes(data.encode("utf-8", "replace") if isinstance(data, str) else data)
+        fresh.replace(path)
+    except OSError as error:
+        raise unwritable(path, error, what) from error
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def unwritable(path: Path, error: OSError, what: str = "") -> SystemFailure:
+    return SystemFailure(
+        f"cannot write{what and ' '}{what}: {error.strerror or error}",
+        where=path,
+        hint="give a file in a folder of yours",
+    )
 
 
 def receipt_of(plan: Plan, out: Path) -> Path:

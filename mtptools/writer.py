@@ -23,7 +23,7 @@ from mtptools.containers import gguf, safetensors
 from mtptools.containers.gguf import Metadata
 from mtptools.containers.gguf_values import string_value
 from mtptools.errors import CorruptError, SystemFailure
-from mtptools.placing import check_output, publish, receipt_of, staging
+from mtptools.placing import check_output, publish, put, receipt_of, staging
 from mtptools.plan import Entry, OutFile, Plan
 from mtptools.sequential import Sequential, writing
 from mtptools.tensors import Blob, need
@@ -124,14 +124,7 @@ def _as_text(record: dict[str, Any]) -> str:
 def add_verification(written: Written, record: dict[str, Any]) -> None:
     """Put what --verify found into the receipt beside an output. Replaces the receipt whole or not at all."""
     written.receipt["verification"] = record
-    fresh = written.receipt_path.with_name(f".{written.receipt_path.name}.{os.getpid()}")
-    try:
-        fresh.write_text(_as_text(written.receipt), encoding="utf-8")
-        fresh.replace(written.receipt_path)
-    except OSError as error:
-        raise SystemFailure(f"cannot write: {error.strerror or error}", where=written.receipt_path) from error
-    finally:
-        fresh.unlink(missing_ok=True)
+    put(written.receipt_path, _as_text(written.receipt))
 
 
 def _carries(plan: Plan, file: OutFile) -> bool:

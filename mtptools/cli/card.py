@@ -45,7 +45,8 @@ def command(
     Every number is from the file, its receipt or the report. Exit code 1 when the report is of a failure.
     """
     from mtptools.checkpoint import open_checkpoint
-    from mtptools.cli.cards import check_places, gathered, head_sums, rendered, write_text
+    from mtptools.cli.cards import check_places, gathered, head_sums, rendered
+    from mtptools.placing import put
 
     check_places(out, sums)
     ckpt = open_checkpoint(path, generic=generic)
@@ -59,10 +60,10 @@ def command(
     }
     if sums is not None:
         data["sums"] = head_sums(ckpt, quiet=quiet or as_json)
-        write_text(sums, "".join(f"{digest}  {name}\n" for name, digest in data["sums"].items()))
+        put(sums, "".join(f"{digest}  {name}\n" for name, digest in data["sums"].items()))
         note(f"sums: {sums}", quiet=quiet or as_json)
     if out is not None:
-        write_text(out, text)
+        put(out, text)
         note(f"card: {out}", quiet=quiet or as_json)
     emit(data, "" if out is not None else text.rstrip("\n"), as_json=as_json, quiet=quiet)
     return 1 if (told.report or {}).get("failures") else 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ from mtptools.report.card import Card, Reader, card
 from mtptools.report.loaded import HINT, about, load_report
 from mtptools.tensors import read_blob
 
-__all__ = ["check_places", "gathered", "head_sums", "rendered", "write_text"]
+__all__ = ["check_places", "gathered", "head_sums", "rendered"]
 
 # Who loads files of a dialect, of those whose sources were read.
 LOADS: Final = {"gguf": ("llama.cpp",), "hf": ("vLLM", "SGLang", "transformers"), "mlx": ("mlx-vlm",)}
@@ -102,15 +101,3 @@ def check_places(out: Path | None, sums: Path | None) -> None:
 
 def _is_sums(start: bytes) -> bool:
     return len(start) > 66 and start[64:66] == b"  " and all(byte in b"0123456789abcdef" for byte in start[:64])
-
-
-def write_text(path: Path, text: str) -> None:
-    """All of it or nothing. Raises SystemFailure."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        fresh.write_text(text, encoding="utf-8", errors="replace", newline="\n")
-        fresh.replace(path)
-    except OSError as error:
-        raise SystemFailure(f"cannot write: {error.strerror or error}", where=path) from error
-    finally:
-        fresh.unlink(missing_ok=True)

@@ -14,6 +14,7 @@ from typing import Final
 import click
 
 from mtptools.errors import SystemFailure, UsageError
+from mtptools.placing import put, unwritable
 from mtptools.report.gate import Gate
 
 __all__ = ["prepare", "publish"]
@@ -40,14 +41,14 @@ def prepare(files: Mapping[str, Path], others: Iterable[Path]) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise _unwritable(path, error) from error
+            raise unwritable(path, error) from error
     for option, path in files.items():
         if sum(os.path.realpath(path) == os.path.realpath(other) for other in written) > 1:
             raise UsageError("two reports, one file", where=path, hint="give each a name of its own")
         try:
             _check(option, path)
         except OSError as error:
-            raise _unwritable(path, error) from error
+            raise unwritable(path, error) from error
 
 
 def _check(option: str, path: Path) -> None:
@@ -82,7 +83,7 @@ def publish(gate: Gate, *, junit: Path | None, report: Path | None) -> list[Syst
     failed = []
     for path, made, append in texts:
         try:
-            _write(path, made(gate), append=append)
+            (_append if append else put)(path, made(gate))
         except SystemFailure as error:
             failed.append(error)
     return failed
@@ -92,22 +93,10 @@ def _as_json(gate: Gate) -> str:
     return json.dumps(gate.to_json(), indent=1, default=str) + "\n"
 
 
-def _write(path: Path, text: str, *, append: bool = False) -> None:
-    """Whole or not at all; a step summary grows."""
-    fresh = path if append else path.with_name(f".{path.name}.{os.getpid()}")
+def _append(path: Path, text: str) -> None:
+    """The step summary grows."""
     try:
-        with open(fresh, "a" if append else "w", encoding="utf-8", errors="replace", newline="\n") as file:
+        with open(path, "a", encoding="utf-8", errors="replace", newline="\n") as file:
             file.write(text)
-        if not append:
-            fresh.replace(path)
     except OSError as error:
-        raise _unwritable(path, error) from error
-    finally:
-        if not append:
-            fresh.unlink(missing_ok=True)
-
-
-def _unwritable(path: Path, error: OSError) -> SystemFailure:
-    return SystemFailure(
-        f"cannot write: {error.strerror or error}", where=path, hint="give a file in a folder of yours"
-    )
+        raise unwritable(path, error) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,7 +11,8 @@ import click
 
 from mtptools.cli.command_line import command_line
 from mtptools.cli.options import PATH
-from mtptools.errors import SystemFailure, UsageError
+from mtptools.errors import UsageError
+from mtptools.placing import put, unwritable
 
 __all__ = ["check_reports", "report_options", "write_reports"]
 
@@ -40,7 +40,7 @@ def check_reports(html: Path | None, markdown: Path | None) -> None:
             start = _start(path)
             tempfile.TemporaryFile(dir=path.parent).close()
         except OSError as error:
-            raise _unwritable(path, error) from error
+            raise unwritable(path, error, "the report") from error
         if start and not start.startswith(_STARTS[option]):
             raise UsageError("a file that is no report stands there", where=path, hint=f"{option} under another name")
     if html is not None and html == markdown:
@@ -60,11 +60,11 @@ def write_reports(data: Mapping[str, Any], html: Path | None, markdown: Path | N
     if html is not None:
         from mtptools.report.html import html_report
 
-        _write(html, html_report(data))
+        put(html, html_report(data), "the report")
     if markdown is not None:
         from mtptools.report.markdown import markdown_report
 
-        _write(markdown, markdown_report(data))
+        put(markdown, markdown_report(data), "the report")
     return [path for path in (html, markdown) if path is not None]
 
 
@@ -74,20 +74,3 @@ def _start(path: Path) -> str:
         return ""
     with open(path, "rb") as file:
         return file.read(64).decode("utf-8", "replace").lstrip("\ufeff").lower()
-
-
-def _write(path: Path, text: str) -> None:
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        fresh.write_text(text, encoding="utf-8", errors="replace", newline="\n")
-        fresh.replace(path)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    finally:
-        fresh.unlink(missing_ok=True)
-
-
-def _unwritable(path: Path, error: OSError) -> SystemFailure:
-    return SystemFailure(
-        f"cannot write the report: {error.strerror or error}", where=path, hint="give a file in a folder of yours"
-    )

@@ -7,13 +7,13 @@ the same bytes with one version of matplotlib.
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mtptools.errors import MissingExtraError, SystemFailure, UsageError
+from mtptools.placing import put
 from mtptools.report.bench import category_name, conditions
 
 if TYPE_CHECKING:
@@ -70,14 +70,7 @@ def _require_picture(path: Path) -> None:
 
 def write_plot(path: Path, data: bytes) -> None:
     """All of it or nothing; what stood there before stays if it cannot be written. Raises SystemFailure."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        fresh.write_bytes(data)
-        fresh.replace(path)
-    except OSError as error:
-        raise SystemFailure(f"cannot write the plot: {error.strerror or error}", where=path) from error
-    finally:
-        fresh.unlink(missing_ok=True)
+    put(path, data, "the plot")
 
 
 @contextmanager

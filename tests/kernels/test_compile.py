@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
-
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.kernels.compiled import Looks, looks
+
 HOPPER = 90
 OTHERS = (80, 86, 100, 120)
 MAIN = ("BF16", "Q8_0", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4", "F8_BLOCK", "MLX_4")  # all of them: `compiling`, by hand
@@ -30,29 +23,9 @@ FUSED = f"Q4_K:{HOPPER}:values:fused"
 INSTRUCTION = "mma.sync.aligned.m16n8k16.row.col.f32.{0}.{0}.f32"
 
 
-Looks = dict[str, dict[str, Any]]
-
-
-def run() -> str:
-    """`compiling` with every job: in a process of its own, where triton compiles."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    with TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.kernels.compiling", *PRODUCTS, *WIDE, *VALUES, FUSED, "rows"],
-            env=environment | {"TRITON_CACHE_DIR": folder, "OMP_NUM_THREADS": "1"},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def compiled() -> Looks:
-    """What it says of each job."""
-    return {found["job"]: found for found in map(json.loads, run().splitlines())}
+    return looks("compiling", [*PRODUCTS, *WIDE, *VALUES, FUSED, "rows"])
 
 
 @pytest.mark.parametrize("job", PRODUCTS)

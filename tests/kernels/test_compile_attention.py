@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
-
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.kernels.compiled import Looks, looks
+
 CAPABILITIES = (80, 86, 89, 90, 100, 120)
 SHARED = 99 * 1024  # of one program, on the smallest of these: sm_86, 89 and 120
 REGISTERS = 128  # two programs of 8 warps on a multiprocessor
@@ -22,29 +15,10 @@ LOOKS = [f"grouped:{arch}:bf16" for arch in CAPABILITIES] + [f"latent:{arch}:bf1
 LOOKS += ["many:90:fp16", "grouped:90:fp32", "latent:120:fp32", "sink:80:bf16", "sink:90:bf16", "sink:120:fp32"]
 JOBS = [*LOOKS, "join:80", "join:90"]
 
-Looks = dict[str, dict[str, Any]]
-
-
-def run() -> str:
-    """`compiling_attention` with every job: in a process of its own, where triton compiles."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    with TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.kernels.compiling_attention", *JOBS, "rows"],
-            env=environment | {"TRITON_CACHE_DIR": folder, "OMP_NUM_THREADS": "1"},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
 
 @pytest.fixture(scope="module")
 def compiled() -> Looks:
-    """What it says of each job."""
-    return {found["job"]: found for found in map(json.loads, run().splitlines())}
+    return looks("compiling_attention", [*JOBS, "rows"])
 
 
 @pytest.mark.parametrize("job", JOBS)
