@@ -1,6 +1,7 @@
 """What decoding costs on a GPU: each kernel, whole models, drafts, and what exactness costs.
 
-    python benchmarks/gpu.py [--only products,decode,drafts,costs] [--models 27B,35B-A3B] [--quick] [--kinds all]
+    python benchmarks/gpu.py [--only products,decode,drafts,costs,offload] [--models 27B,35B-A3B] [--quick]
+                             [--kinds all]
 
     products  the device's copy; each kind of packed matrix at the shapes of the models at 1, 4 and 16 rows, as bytes of
               packed weights a second, as a share of the copy, and against cuBLAS on bfloat16 values
@@ -9,6 +10,8 @@
     drafts    speculative over plain decoding: drafts that are right at a rate that is chosen, and the fixture's own
     costs     exact arithmetic against the same code with cuBLAS free, and against transformers' generate, on as many
               layers as fit in the device's memory in all of these forms
+    offload   layers in pinned memory, copied ahead of their use and copied at their use, against the floor: bytes that
+              a token copies by the bandwidth from pinned memory to the device; as many layers as the host has room for
 
 All arms of a table take turns in one process; numbers are medians over rounds, ± half the range of the middle half.
 Products are timed on the device, replayed as a CUDA graph (`--eager`: without), each call on another copy of the matrix
@@ -28,7 +31,7 @@ import warnings
 
 import torch
 
-PARTS = ("products", "decode", "drafts", "costs")
+PARTS = ("products", "decode", "drafts", "costs", "offload")
 
 
 def main() -> int:
@@ -74,6 +77,7 @@ def _arguments() -> argparse.Namespace:
 def _run(args: argparse.Namespace, device: torch.device) -> int:
     """1 where a part failed: the others are run all the same, so that one fault does not cost the whole run."""
     from gpu_decode import costs, decode, drafts
+    from gpu_offload import offload
     from gpu_products import KINDS_OF_USE, Bench, products
 
     toy = device.type == "cpu"
@@ -88,7 +92,7 @@ def _run(args: argparse.Namespace, device: torch.device) -> int:
         kinds,
         tuple(args.models.split(",")),
     )
-    parts = {"products": products, "decode": decode, "drafts": drafts, "costs": costs}
+    parts = {"products": products, "decode": decode, "drafts": drafts, "costs": costs, "offload": offload}
     print(f"# Decoding on {_name(device)}")
     failed = bench.failed
     for part in args.only.split(","):

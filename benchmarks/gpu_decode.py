@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,31 +64,37 @@ def decode(bench: Bench) -> None:
     copy = bandwidth(bench)
     n, lines = _tokens(bench), []
     print(f"\n## Decoding, {bench.trunk} of random values, one token after {len(PROMPT)} and more\n")
-    print("| model | bytes a token | floor | a step | tokens/s | of the floor | with records | launches | no kernel |")
+    print("| model | how | bytes a token | floor | a step | tokens/s | of the floor | with records | no kernel |")
     print("|---|---|---|---|---|---|---|---|---|")
     for name in bench.models:
         model = model_of(config_of(name, toy=bench.toy), bench.device, packed(bench.trunk, bench.device))
-        step = Stepper(model).start()
-        arms = {
-            "step": wall(step, bench.device, 1 if bench.toy else n),
-            "records": lambda model=model: _seconds(model, n),
-        }
+        ways = {"launch by launch": replace(model, trunk=replace(model.trunk, replays=None))}
+        ways |= {} if model.trunk.replays is None else {"CUDA graphs": model}
+        steps = {way: Stepper(one).start() for way, one in ways.items()}
+        arms: dict[str, Callable[[], float]] = {}
+        for way, one in ways.items():
+            arms[way] = wall(steps[way], bench.device, 1 if bench.toy else n)
+            arms[f"{way}, records"] = lambda one=one: _seconds(one, n)  # type: ignore[misc]
         found = bench.turns(arms, ROUNDS)
-        seen = profiled(step, bench.device, 1 if bench.toy else 4)
         read = bytes_per_token(model)
         floor = read * copy.middle / 2
-        print(
-            f"| {name} | {gib(read)} | {floor * 1e3:.3g} ms | {found['step']} | {1 / found['step'].middle:.3g} | "
-            f"{floor / found['step'].middle:.0%} | {1 / found['records'].middle:.3g} tokens/s | {seen.launches:.0f} | "
-            f"{seen.outside:.0%} |",
-            flush=True,
-        )
-        lines += [
-            f"| {name} | {what[:60]} | {part * 1e3:.3g} ms | {part / seen.wall:.0%} |" for what, part in seen.largest
-        ]
-        del model, step, arms
+        for way, step in steps.items():
+            seen = profiled(step, bench.device, 1 if bench.toy else 4)
+            print(
+                f"| {name} | {way}, {seen.launches:.0f} kernels | {gib(read)} | {floor * 1e3:.3g} ms | {found[way]} | "
+                f"{1 / found[way].middle:.3g} | {floor / found[way].middle:.0%} | "
+                f"{1 / found[f'{way}, records'].middle:.3g} tokens/s | {seen.outside:.0%} |",
+                flush=True,
+            )
+            lines += [
+                f"| {name} | {way} | {what[:60]} | {part * 1e3:.3g} ms | {part / seen.wall:.0%} |"
+                for what, part in seen.largest
+            ]
+        if model.trunk.replays is not None:
+            lines.append(f"| {name} | CUDA graphs | {model.trunk.replays} | | |")
+        del model, ways, steps, step, arms
         release(bench.device)
-    print("\n| model | kernel | a token | of its time |\n|---|---|---|---|")
+    print("\n| model | how | kernel | a token | of its time |\n|---|---|---|---|---|")
     print("\n".join(lines), flush=True)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -19,10 +20,12 @@ from torch import Tensor
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.codecs import CODECS
+from mtptools.decoder.ahead import ahead
 from mtptools.decoder.build import Builder
 from mtptools.decoder.kernels.layouts import KINDS, Slab
-from mtptools.decoder.load import family_wiring
+from mtptools.decoder.load import family_wiring, recorded
 from mtptools.decoder.model import Model
+from mtptools.decoder.offload import Offloaded
 from mtptools.decoder.ops import Arithmetic, exact_settings
 from mtptools.decoder.packed import Weight
 from mtptools.decoder.parts import Part, Scope
@@ -30,8 +33,8 @@ from mtptools.decoder.resident import Resident, kernels
 from mtptools.decoder.settings import read_settings
 from mtptools.views import computed
 
-__all__ = ["MODELS", "Make", "bytes_per_token", "config_of", "floats", "loaded", "model_of", "packed", "remembered"]
-__all__ += ["nowhere", "shapes_of", "slab"]
+__all__ = ["MODELS", "Make", "bytes_per_token", "config_of", "copied_per_token", "floats", "loaded", "model_of"]
+__all__ += ["nowhere", "packed", "remembered", "shapes_of", "slab"]
 
 RELEASES = Path(__file__).parents[1] / "fixtures" / "releases"
 MODELS = {"27B": "qwen3.5-27b", "35B-A3B": "qwen3.5-35b-a3b"}
@@ -121,8 +124,12 @@ def model_of(
     *,
     dtype: torch.dtype = torch.bfloat16,
     arithmetic: Arithmetic | None = None,
+    layers: Make | None = None,
 ) -> Model:
-    """A model with its head. arithmetic: another one than the exact one of the device"""
+    """A model with its head.
+
+    arithmetic  another one than the exact one of the device;  layers  makes the trunk's layers and the embedding
+    """
     exact_settings()
     ckpt = Checkpoint(Path("random"), "safetensors", "hf", (), {}, config=config)
     hp = ckpt.hparams
@@ -130,8 +137,12 @@ def model_of(
     builder = _Random(source, hp, read_settings(ckpt), device, dtype)  # type: ignore[arg-type]
     builder.make = make
     builder.arithmetic = arithmetic or builder.arithmetic
+    if layers is not None:
+        other = copy(builder)
+        other.make = layers
+        builder.layers = [other] * hp.n_layers
     with torch.inference_mode():
-        trunk = builder.trunk()
+        trunk = recorded(ahead(builder.trunk()))
         head = builder.head(trunk, family_wiring(ckpt))
     return Model(ckpt.path, hp, trunk, head, 1, dtype, builder.arithmetic)
 
@@ -156,6 +167,13 @@ def bytes_per_token(model: Model) -> int:
     layers = [pair for block in model.trunk.blocks for pair in block.matrices()]
     of_layers = sum(int(weight.nbytes) * (used if what.startswith("expert ") else 1) for what, weight in layers)
     return of_layers + int(model.trunk.output.nbytes)
+
+
+def copied_per_token(model: Model) -> int:
+    """Bytes that a row's pass brings to the device: matrices of off-loaded layers, of experts those that are used."""
+    used = model.hparams.n_experts_used
+    found = [pair for block in model.trunk.blocks for pair in block.matrices() if isinstance(pair[1], Offloaded)]
+    return sum(int(weight.nbytes) * (used if what.startswith("expert ") else 1) for what, weight in found)
 
 
 def floats(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

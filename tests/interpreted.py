@@ -22,4 +22,5 @@ def import_kernels() -> None:
     with pytest.MonkeyPatch.context() as patch:
         if not torch.cuda.is_available():
             patch.setenv("TRITON_INTERPRET", "1")
-        import_module("mtptools.decoder.kernels.attention")
+        for name in ("attention", "rows", "heads", "delta"):
+            import_module(f"mtptools.decoder.kernels.{name}")

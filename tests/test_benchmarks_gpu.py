@@ -17,6 +17,8 @@ import torch
 from benchmarks import gpu_clock, gpu_models
 from benchmarks.forced_drafts import Forced
 from mtptools.decoder.kernels.layouts import KINDS
+from mtptools.decoder.offload import offloaded
+from mtptools.decoder.packed import how_held
 from tests.decoder import large_models
 from tests.kernels.samples import sample
 
@@ -38,6 +40,8 @@ def test_all_parts() -> None:
     assert said >= {"mixer input 392 x 128", "expert gate and up 256 x 128", "output 256 x 128"}
     assert said >= {"35B-A3B", "fixture qwen35"}
     arms = {row[1].split(",")[0].split(" 5")[0] for row in rows if "layers" in row[0]}
+    assert "from pinned memory to the device: " in done.stdout
+    assert done.stdout.index("| copied ahead |") < done.stdout.rindex("| 35B-A3B | 2 |")
     assert arms >= {"free: cuBLAS on all rows", "exact: cuBLAS in tiles", "exact: kernels", "transformers"}
     assert '"interpreted": true' in done.stdout
     assert '"tiles_digest"' in done.stdout
@@ -98,6 +102,18 @@ def test_weights_are_shared() -> None:
     assert one.trunk.output is other.trunk.output
     pairs = zip(one.trunk.blocks[-1].matrices(), other.trunk.blocks[-1].matrices(), strict=True)
     assert all(a is b for (_, a), (_, b) in pairs)
+
+
+def test_what_is_copied_is_what_a_layer_reads() -> None:
+    """All but routers, which are on the device, and the output matrix."""
+    config = gpu_models.config_of("35B-A3B", toy=True)
+    make = gpu_models.loaded(CPU)
+    model = gpu_models.model_of(config, CPU, make, layers=lambda shape: offloaded(make(shape), CPU))  # type: ignore[arg-type]
+    routers = [weight for block in model.trunk.blocks for what, weight in block.matrices() if what == "router"]
+    here = [model.trunk.output, *routers]
+    assert {how_held(one) for one in here} == {"loaded"}
+    wanted = gpu_models.bytes_per_token(model) - sum(one.nbytes for one in here)  # type: ignore[union-attr]
+    assert gpu_models.copied_per_token(model) == wanted > 0
 
 
 def test_turns() -> None:

@@ -105,7 +105,7 @@ GROUPS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "The head": ("head", "roles", "own_output", "imatrix", "norm_type", "generic"),
         "Sweep": (
             *("types", "prompts", "texts", "limit", "tokens", "k", "tolerance", "plot"),
-            *("device", "dtype", "threads", "offload", "context"),
+            *("device", "dtype", "threads", "offload", "context", "graphs"),
         ),
     },
     "prune-vocab": {
@@ -131,7 +131,7 @@ GROUPS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             *("multiplier", "base", "allowed_length", "dry_last_n"),
         ),
         "Wiring, in place of the family's": ("tap", "recycle", "mask_first", "recurrence"),
-        "Where it runs": ("device", "dtype", "threads", "offload", "context"),
+        "Where it runs": ("device", "dtype", "threads", "offload", "context", "graphs"),
         "A real runtime": (
             *("runtime", "runtime_plain", "runtime_model", "runtime_alone", "runtime_timeout", "runtime_arg"),
             "api_key_env",

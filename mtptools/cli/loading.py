@@ -127,6 +127,7 @@ def load(
             dtype=running.dtype,
             weights=plan.mode,
             recorder=recorder,
+            graphs=running.graphs,
         )
     return model, plan
 

@@ -150,6 +150,7 @@ class Running:
 
     device   one or several, as typed;  threads  of the CPU, None for what suits the model
     offload  layers stay in the CPU's memory;  context  tokens to keep room for, None for what the texts take
+    graphs   replay passes of few rows as CUDA graphs
     """
 
     device: str
@@ -157,6 +158,7 @@ class Running:
     threads: int | None
     offload: bool
     context: int | None
+    graphs: bool
 
 
 def device_table(about: str = "") -> dict[str, Callable[[Any], Any]]:
@@ -185,6 +187,11 @@ def device_table(about: str = "") -> dict[str, Callable[[Any], Any]]:
             type=click.IntRange(1, 1 << 24),
             help=f"{about}tokens to plan memory for. [default: what the texts take]",
         ),
+        "graphs": click.option(
+            "--graphs/--no-graphs",
+            default=True,
+            help=f"{about}replay short passes on a GPU as CUDA graphs, compared first. [default: graphs]",
+        ),
     }
 
 
@@ -193,7 +200,7 @@ def _running(table: dict[str, Callable[[Any], Any]]) -> Callable[[Callable[..., 
         @wraps(function)
         def call(**values: Any) -> Any:
             told = {field.name: values.pop(field.name) for field in fields(Running) if field.name in table}
-            return function(running=Running(**{"context": None, **told}), **values)
+            return function(running=Running(**{"context": None, "graphs": False, **told}), **values)
 
         options: Callable[..., Any] = _all(*table.values())(call)
         return options
@@ -204,8 +211,10 @@ def _running(table: dict[str, Callable[[Any], Any]]) -> Callable[[Callable[..., 
 device_options = _running(device_table())
 """The options of every verb that decodes, passed as one `running`."""
 
-chunk_device_options = _running({name: option for name, option in device_table().items() if name != "context"})
-"""The same of a verb whose --context is its own."""
+chunk_device_options = _running(
+    {name: option for name, option in device_table().items() if name not in ("context", "graphs")}
+)
+"""The same of a verb whose --context is its own, and which reads texts in long passes alone."""
 
 
 _SAMPLING: Final = {

@@ -130,10 +130,22 @@ keep_options = _grouped("keeping", _KEEP, Keeping)
 trial_options = _grouped("trying", _TRY, Trying)
 
 
-_DECODING: Final = ("trunk", "prompts", "limit", "tokens", "k", "device", "dtype", "threads", "offload", "context")
+_DECODING: Final = (
+    "trunk",
+    "prompts",
+    "limit",
+    "tokens",
+    "k",
+    "device",
+    "dtype",
+    "threads",
+    "offload",
+    "context",
+    "graphs",
+)
 _HEAVIEST: Final = 1e6
 _REDUCED: Final = ("sidecar", "keep_embeddings")
-_SPELLED: Final = {"corpora": "--corpus", "weights": "--weight"}
+_SPELLED: Final = {"corpora": "--corpus", "weights": "--weight", "graphs": "--no-graphs"}
 
 
 def require_used(keeping: Keeping, trying: Trying, *, restore: bool, map_only: bool) -> None:

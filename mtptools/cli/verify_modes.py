@@ -16,9 +16,10 @@ _LOADED: Final = ("parity", "runtime")
 MODES: Final = {
     **dict.fromkeys(("k", "prompts", "limit", "head", "min_acceptance", "device", "dtype", "threads"), _ALL),
     **dict.fromkeys(("tap", "recycle", "mask_first", "recurrence"), _ALL),
-    **dict.fromkeys(("tokens", "offload", "context"), _LOADED),
+    **dict.fromkeys(("tokens", "offload", "context", "graphs"), _LOADED),
     **dict.fromkeys(("baseline", "serial", "probe"), ("parity",)),
 }
+_SPELLED: Final = {"graphs": "--no-graphs"}
 # What a pass over a text (--stream) has no use for.
 PARITY_FLAGS: Final = tuple(name for name, modes in MODES.items() if "stream" not in modes)
 
@@ -37,7 +38,7 @@ def check_modes(ctx: click.Context, running: Collection[str]) -> None:
     for name, modes in MODES.items():
         if ctx.get_parameter_source(name) is not click.core.ParameterSource.COMMANDLINE or set(modes) & set(running):
             continue
-        option = f"--{name.replace('_', '-')}"
+        option = _SPELLED.get(name, f"--{name.replace('_', '-')}")
         if "stream" in running:
             raise UsageError(f"{option} is of --parity, not of --stream", hint=f"leave out {option}")
         wanted = " or ".join(f"--{mode}" for mode in modes if mode != "runtime")

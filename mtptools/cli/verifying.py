@@ -46,7 +46,7 @@ __all__ = [
     "with_breakers",
 ]
 
-CPU: Final = Running("cpu", "float32", None, False, None)
+CPU: Final = Running("cpu", "float32", None, offload=False, context=None, graphs=False)
 DEFAULT_TOKENS: Final = 64
 MOST: Final = 64
 DEFAULT_KS: Final = (1, 2, 3)

@@ -9,25 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache as remembered
 from types import ModuleType
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from mtptools.decoder import kernels
 from mtptools.decoder.cache import CHUNK, BranchCache, KVCache
-from mtptools.decoder.kernels import unavailable
 from mtptools.decoder.ops import Arithmetic, aligned
 from mtptools.decoder.packed import Weight
 from mtptools.decoder.rope import Rope
 
-__all__ = ["Attention", "AttentionWeights", "attend", "fused", "own_keys", "padded"]
+__all__ = ["Attention", "AttentionWeights", "attend", "by_heads", "fused", "own_keys", "padded"]
 
 
-@remembered
-def _kernels_run(device: torch.device) -> bool:
-    """On a CPU they could in triton's interpreter alone: tests ask for that."""
-    return device.type == "cuda" and unavailable(device) is None
+def by_heads() -> ModuleType:
+    """`kernels.heads`, which imports triton: not before it is run."""
+    from mtptools.decoder.kernels import heads
+
+    return heads
 
 
 def fused(cache: KVCache) -> ModuleType | None:
@@ -35,7 +36,7 @@ def fused(cache: KVCache) -> ModuleType | None:
 
     Keys that rows have beside the text's are read by torch.
     """
-    if isinstance(cache, BranchCache) or not _kernels_run(cache.device):
+    if isinstance(cache, BranchCache) or not kernels.chosen(cache.device):
         return None
     from mtptools.decoder.kernels import attention  # imports triton: not before it is run
 
@@ -173,6 +174,7 @@ class Attention:
     rope: Rope
     eps: float
     arithmetic: Arithmetic
+    recordable: ClassVar[bool] = True
 
     def matrices(self) -> Iterator[tuple[str, Weight]]:
         yield "mixer input", self.weights.qkvg
@@ -192,18 +194,45 @@ class Attention:
         rows, heads, dim = x.shape[0], self.n_heads, self.head_dim
         both = heads + self.n_kv_heads
         ops, weights = self.arithmetic, self.weights
-        fused = ops.linear(x, weights.qkvg)
+        projected = ops.linear(x, weights.qkvg)
         if weights.bias is not None:
-            fused = fused + weights.bias
-        fused = fused.view(rows, -1, dim)
-        qk = fused[:, :both]
+            projected = projected + weights.bias
+        projected = projected.view(rows, -1, dim)
+        if ops.kernels and (found := fused(cache)) is not None:
+            return ops.linear(self._by_kernels(found, projected, cache, position), weights.out)
+        qk = projected[:, :both]
         if weights.norm is not None:
             qk = ops.rms_norm(qk, weights.norm, self.eps)
         qk = self.rope.rotate(qk, position)
         first = cache.length
-        cache.append(torch.cat((qk[:, heads:], fused[:, -self.n_kv_heads :]), dim=-1))
+        cache.append(torch.cat((qk[:, heads:], projected[:, -self.n_kv_heads :]), dim=-1))
         scale = dim**-0.5 * self.rope.settings.scores
         mixed = attend(ops, qk[:, :heads] * scale, cache, list(range(first, first + rows)))
         if weights.gate:
-            mixed = mixed * ops.pointwise(torch.sigmoid, fused[:, both : both + heads])
+            mixed = mixed * ops.pointwise(torch.sigmoid, projected[:, both : both + heads])
         return ops.linear(mixed.view(rows, heads * dim), weights.out)
+
+    def _by_kernels(self, attention: ModuleType, projected: Tensor, cache: KVCache, position: int) -> Tensor:
+        """The same from `projected` [rows, heads, head_dim] on, of the host's numbers only how many rows there are."""
+        rows, heads, both = projected.shape[0], self.n_heads, self.n_heads + self.n_kv_heads
+        offset, until, slots = position - cache.length, cache.until(rows), cache.positions(rows)
+        cache.make_room(rows)
+        queries = by_heads().place(
+            projected,
+            self.weights.norm,
+            self.rope.until(until + offset),
+            cache.pages,
+            slots,
+            offset=offset,
+            eps=self.eps,
+            scale=self.head_dim**-0.5 * self.rope.settings.scores,
+            n_heads=heads,
+            n_kv_heads=self.n_kv_heads,
+            dim=self.rope.dim,
+            pairs=self.rope.settings.pairs,
+            dtype=cache.dtype,
+        )
+        cache.advance(rows)
+        gate = projected[:, both : both + heads] if self.weights.gate else None
+        found: Tensor = attention.attend(queries, cache, slots, until, gate)
+        return found.view(rows, -1)

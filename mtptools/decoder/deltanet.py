@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mtptools.decoder.cache import RecurrentCache, RecurrentState
+from mtptools.decoder.cache import RecurrentCache, RecurrentState, RingCache
 from mtptools.decoder.delta_chunks import delta_chunks
 from mtptools.decoder.free import Free
 from mtptools.decoder.ops import Arithmetic
@@ -69,11 +69,20 @@ class DeltaNet:
         yield "mixer input", self.weights.fused
         yield "mixer output", self.weights.out
 
-    def new_cache(self) -> RecurrentCache:
+    def new_cache(self) -> RecurrentCache | RingCache:
         kernel, channels = self.weights.conv.shape
         device = self.arithmetic.device
         memory = torch.zeros((self.n_v_heads, self.k_dim, self.v_dim), device=device)
-        return RecurrentCache(RecurrentState(torch.zeros((kernel - 1, channels), device=device), memory))
+        state = RecurrentState(torch.zeros((kernel - 1, channels), device=device), memory)
+        return RingCache(state) if self.arithmetic.kernels and not self._free else RecurrentCache(state)
+
+    @property
+    def recordable(self) -> bool:
+        return not self._free
+
+    @property
+    def _free(self) -> bool:
+        return isinstance(self.arithmetic, Free)
 
     def step(self, state: RecurrentState, fused: Tensor) -> tuple[RecurrentState, Tensor]:
         """One token. fused [1, …] as `DeltaNetWeights.fused` orders it; returns the new state and [1, v_dim]."""
@@ -124,10 +133,12 @@ class DeltaNet:
         read = read * read.square().mean(-1, keepdim=True).add_(self.eps).rsqrt_() * weights.norm
         return read.transpose(0, 1).reshape(rows, -1) * functional.silu(fused[:, channels:z_end])
 
-    def forward(self, x: Tensor, cache: RecurrentCache, position: int) -> Tensor:
+    def forward(self, x: Tensor, cache: RecurrentCache | RingCache, position: int) -> Tensor:
         """x [rows, hidden] in order; same shape back. The rule knows no positions."""
         fused = self.arithmetic.linear(x, self.weights.fused)
-        if isinstance(self.arithmetic, Free):
+        if isinstance(cache, RingCache):
+            return self.arithmetic.linear(self._by_kernels(fused, cache), self.weights.out)
+        if self._free:
             return self.arithmetic.linear(self._together(fused, cache), self.weights.out)
         outs = []
         for row in range(x.shape[0]):
@@ -135,3 +146,14 @@ class DeltaNet:
             outs.append(out)
             cache.push(state)
         return self.arithmetic.linear(outs[0] if len(outs) == 1 else torch.cat(outs), self.weights.out)
+
+    def _by_kernels(self, fused: Tensor, cache: RingCache) -> Tensor:
+        """The reads [rows, v_dim] of all rows; nothing on the host has to know what was before them."""
+        from mtptools.decoder.kernels.delta import delta  # imports triton: not before it is run
+
+        rows = len(fused)
+        cache.make_room(rows)
+        sizes = (self.n_k_heads, self.n_v_heads, self.k_dim, self.v_dim)
+        found: Tensor = delta(fused, self.weights, *sizes, self.eps, cache.ring(), cache.kept(rows))
+        cache.advance(rows)
+        return found

@@ -50,7 +50,7 @@ class Size:
     packed   its matrices on a device that multiplies with packed bytes; decoded where a type has no kernel
     largest  its largest matrix, decoded; of a stack, one;  copied  the same, packed
     widest   rows of the matrix that has most: values in a row of its product
-    stacked  stacks of matrices (experts), decoded; in `loaded` too
+    stacked  stacks of matrices (experts), decoded; in `loaded` too;  stacks  the same, packed; in `packed` too
     """
 
     fixed: int = 0
@@ -60,6 +60,7 @@ class Size:
     copied: int = 0
     widest: int = 0
     stacked: int = 0
+    stacks: int = 0
 
     def of(self, mode: str) -> int:
         """Bytes on the device when matrices are "loaded", "resident", "stored" in the file, or "offloaded"."""
@@ -74,6 +75,7 @@ class Size:
             max(self.copied, other.copied),
             max(self.widest, other.widest),
             self.stacked + other.stacked,
+            self.stacks + other.stacks,
         )
 
 
@@ -224,8 +226,8 @@ def sizes_of(roots: Sequence[object], seen: dict[int, object], kinds: Collection
         loaded = one.numel() * one.dtype.itemsize
         packed = sum(part.n_rows * _row_bytes(part, one.dtype, kinds) for part in one.parts)
         n = prod(one.shape[:-2])
-        stacked = loaded if len(one.shape) == 3 else 0
-        total += Size(0, loaded, packed, loaded // n, packed // n, one.shape[-2], stacked)
+        stacked = (loaded, packed) if len(one.shape) == 3 else (0, 0)
+        total += Size(0, loaded, packed, loaded // n, packed // n, one.shape[-2], *stacked)
     return total
 
 

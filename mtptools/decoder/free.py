@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from mtptools.decoder import kernels
 from mtptools.decoder.ops import Arithmetic
 from mtptools.decoder.packed import Weight, dense, matrix
 
@@ -26,7 +27,7 @@ ROWS: Final = 256
 class Free(Arithmetic):
     @classmethod
     def on(cls, device: torch.device) -> Free:
-        return cls(device, ROWS, ROWS)
+        return cls(device, ROWS, ROWS, kernels.chosen(device))
 
     @property
     def policy(self) -> str:

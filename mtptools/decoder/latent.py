@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from mtptools.decoder.attention import attend
+from mtptools.decoder.attention import attend, by_heads, fused
 from mtptools.decoder.cache import KVCache
 from mtptools.decoder.ops import Arithmetic
 from mtptools.decoder.packed import Weight
@@ -49,6 +51,7 @@ class LatentAttention:
     rope: Rope
     eps: float
     arithmetic: Arithmetic
+    recordable: ClassVar[bool] = True
 
     @property
     def n_heads(self) -> int:
@@ -80,16 +83,26 @@ class LatentAttention:
         ops, weights, rope = self.arithmetic, self.weights, self.rope.dim
         rows, rank = x.shape[0], weights.norm.shape[0]
         heads, _, nope = weights.key_up.shape
-        fused = ops.linear(x, weights.down)
-        queries, latent, key = torch.split(fused, [fused.shape[1] - rank - rope, rank, rope], dim=1)
+        down = ops.linear(x, weights.down)
+        queries, latent, key = torch.split(down, [down.shape[1] - rank - rope, rank, rope], dim=1)
         if weights.query_up is not None and weights.query_norm is not None:
             queries = ops.linear(ops.rms_norm(queries, weights.query_norm, self.eps), weights.query_up)
         queries = queries.reshape(rows, heads, nope + rope)
         latent = ops.rms_norm(latent, weights.norm, self.eps).unsqueeze(1)
-        first = cache.length
-        cache.append(torch.cat((latent, self.rope.rotate(key.unsqueeze(1), position)), dim=-1))
         within = ops.per_head(queries[..., :nope], weights.key_up)
-        turned = self.rope.rotate(queries[..., nope:], position)
         scale = (nope + rope) ** -0.5 * self.rope.settings.scores
-        mixed = attend(ops, torch.cat((within, turned), dim=-1) * scale, cache, list(range(first, first + rows)))
+        if ops.kernels and (attention := fused(cache)) is not None:
+            offset, until, slots = position - cache.length, cache.until(rows), cache.positions(rows)
+            cache.make_room(rows)
+            turn = partial(self.rope.rotate, start=offset, slots=slots, until=until)
+            both = torch.cat((latent, turn(key.unsqueeze(1))), dim=-1)
+            by_heads().write(both, cache.pages, slots, cache.dtype)
+            cache.advance(rows)
+            sought = torch.cat((within, turn(queries[..., nope:])), dim=-1) * scale
+            mixed = attention.attend(sought, cache, slots, until)
+        else:
+            first = cache.length
+            cache.append(torch.cat((latent, self.rope.rotate(key.unsqueeze(1), position)), dim=-1))
+            sought = torch.cat((within, self.rope.rotate(queries[..., nope:], position)), dim=-1) * scale
+            mixed = attend(ops, sought, cache, list(range(first, first + rows)))
         return ops.linear(ops.per_head(mixed, weights.value_up).reshape(rows, -1), weights.out)

@@ -10,6 +10,7 @@ import torch
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.decoder import undecodable
+from mtptools.decoder.ahead import ahead
 from mtptools.decoder.build import Builder
 from mtptools.decoder.build_v4 import V4Builder
 from mtptools.decoder.devices import parse
@@ -23,6 +24,7 @@ from mtptools.decoder.packed import how_held
 from mtptools.decoder.parts import WeightSource
 from mtptools.decoder.pipeline import Places
 from mtptools.decoder.recorder import Recorder
+from mtptools.decoder.replay import Replays, cannot, ropes_of
 from mtptools.decoder.selftest import self_test
 from mtptools.decoder.settings import read_settings
 from mtptools.decoder.settings_v4 import read_v4
@@ -41,6 +43,7 @@ __all__ = [
     "family_wiring",
     "head_of",
     "load_model",
+    "recorded",
     "source_of",
     "with_head",
     "with_vocabulary",
@@ -60,6 +63,7 @@ def load_model(
     weights: str | None = None,
     check: bool = True,
     recorder: Recorder | None = None,
+    graphs: bool = True,
 ) -> Model:
     """Load a trunk and its head.
 
@@ -71,6 +75,7 @@ def load_model(
              or "stored" where they would not fit in memory otherwise
     check   run the start-up self-test of exact arithmetic on every weight shape
     recorder  is told what matrices are multiplied with, see `recorder.py`
+    graphs  on a GPU, record passes of few rows and replay them, see `replay.py`
 
     Raises NoDecoderError (no formulas for the family), MissingRoleError (a tensor is not there), CorruptError
     (shapes, values that are not finite),
@@ -99,7 +104,7 @@ def load_model(
     with torch.inference_mode():
         last = "loaded" if how == "offloaded" and _lacking(devices) else _LAST.get(how, how)
         trunk_loader = _spread(builder(source, ckpt), device, devices, how, last)
-        trunk = trunk_loader.trunk()
+        trunk = ahead(trunk_loader.trunk())
         check_claimed(source, "layer")
         holder, loader = ckpt, trunk_loader
         if head is not None:
@@ -108,7 +113,15 @@ def load_model(
         model = Model(holder.path, ckpt.hparams, trunk, built, holder.hparams.depth, DTYPES[dtype], trunk.arithmetic)
         if check:
             self_test(model)
-    return model
+    return replace(model, trunk=recorded(trunk)) if graphs and recorder is None else model
+
+
+def recorded(trunk: Trunk) -> Trunk:
+    """With passes of few rows recorded and replayed, where a GPU can."""
+    ops = trunk.arithmetic
+    if ops.device.type != "cuda" or cannot(trunk.blocks, ops.device, kernels=ops.kernels):
+        return trunk
+    return replace(trunk, replays=Replays(ropes_of(trunk.blocks)))
 
 
 def with_head(model: Model, head: Checkpoint, *, wiring: HeadWiring | None = None) -> Model:

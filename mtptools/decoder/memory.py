@@ -10,8 +10,10 @@ from typing import Any, Final
 import torch
 
 from mtptools.checkpoint import Checkpoint
+from mtptools.decoder.ahead import ARENAS
 from mtptools.decoder.devices import describing, free_memory, gib
-from mtptools.decoder.estimate import Estimate, estimate
+from mtptools.decoder.estimate import Estimate, Size, estimate
+from mtptools.decoder.offload import BATCH
 from mtptools.decoder.ops import HEAD_CHUNK
 from mtptools.decoder.parts import CHUNK_VALUES
 from mtptools.decoder.placement import Placement, split
@@ -297,10 +299,16 @@ def _temporary(sizes: Estimate, mode: str, context: int, k: int, on_gpu: bool) -
         ("a pass of the text", 4 * rows * (_COPIES * sizes.hidden + wide)),
         ("rotary tables", sizes.tables(context)),
     ]
-    largest = sizes.whole.largest
-    decoded = {"stored": largest, "offloaded": 2 * max((one.copied for one in sizes.layers), default=0)}
+    decoded = {"stored": sizes.whole.largest, "offloaded": _brought(sizes.layers)}
     lines.append(("weights at work", decoded.get(mode, 0) + 4 * CHUNK_VALUES))
     if on_gpu:
         wider = HEAD_CHUNK * sizes.hidden * 4 if mode == "loaded" and sizes.itemsize < 4 else 0
         lines += [("CUDA itself", _CUDA + wider), ("attention at work", _SCRATCH)]
     return lines
+
+
+def _brought(layers: Sequence[Size]) -> int:
+    """Off-loaded weights on their device at a time: two layers' matrices, and experts or a matrix that is asked for."""
+    arena = max((one.packed - one.stacks for one in layers), default=0)
+    batch = max((max(one.copied, min(one.stacks, BATCH)) for one in layers), default=0)
+    return ARENAS * arena + batch

@@ -9,17 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar, Final
 
 import torch
 from torch import Tensor
 
-from mtptools.decoder.ops import Arithmetic
+from mtptools.decoder.ops import Arithmetic, by_rows
 from mtptools.decoder.packed import Weight, at_once, matrix
 from mtptools.decoder.routing import choose_experts, scores, weigh_experts
 from mtptools.decoder.runs import Runs
 from mtptools.decoder.settings import Routing
 
-__all__ = ["Mlp", "MlpWeights", "Moe", "MoeWeights"]
+__all__ = ["FEW", "Mlp", "MlpWeights", "Moe", "MoeWeights"]
+
+
+FEW: Final = 16
+"""Rows up to which each meets its experts by itself: then two that meet the same read it twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,7 @@ class Mlp:
     weights: MlpWeights
     arithmetic: Arithmetic
     limit: float = 0.0
+    recordable: ClassVar[bool] = True
 
     def matrices(self) -> Iterator[tuple[str, Weight]]:
         yield "gate and up", self.weights.gate_up
@@ -92,6 +98,10 @@ class Moe:
             yield "gate and up", self.weights.shared.gate_up
             yield "down", self.weights.shared.down
 
+    @property
+    def recordable(self) -> bool:
+        return self.weights.table is None and any(True for _ in self.stacks())
+
     def stacks(self) -> Iterator[tuple[str, Weight]]:
         """(what, weight [n, N, K]) of products of all experts at once."""
         if at_once(self.weights.gate_up) and at_once(self.weights.down):
@@ -123,7 +133,10 @@ class Moe:
     def forward(self, x: Tensor, ids: Sequence[int] = ()) -> Tensor:
         """x [rows, hidden]; same shape back."""
         ops, weights, k = self.arithmetic, self.weights, self.routing.used
-        routed = self.route(ops.linear(x, weights.router), ids)
+        logits = ops.linear(x, weights.router)
+        if ops.kernels and weights.table is None:
+            return self._by_kernels(x, logits)
+        routed = self.route(logits, ids)
         parts = self._each(x, [int(expert) for row in routed[:, :k].tolist() for expert in row])
         mixed = parts[:, 0] * routed[:, k : k + 1]
         for rank in range(1, k):
@@ -132,6 +145,24 @@ class Moe:
             return mixed
         shared = _gated(ops, ops.linear, x, weights.shared, self.routing.limit)
         return mixed + (shared * routed[:, 2 * k :] if weights.switch else shared)
+
+    def _by_kernels(self, x: Tensor, logits: Tensor) -> Tensor:
+        """The same; of few rows nothing on the host has to know where they go."""
+        ops, weights, limit = self.arithmetic, self.weights, self.routing.limit
+        experts, shares = by_rows().route(logits, self.routing, weights.bias, weights.switch)
+        parts = self._few(x, experts)
+        if parts is None:
+            parts = self._each(x, experts.flatten().tolist())
+        shared = None if weights.shared is None else _gated(ops, ops.linear, x, weights.shared, limit)
+        found: Tensor = by_rows().mix(parts, shares, shared, weights.switch)
+        return found
+
+    def _few(self, x: Tensor, experts: Tensor) -> Tensor | None:
+        """As `_each`, experts [rows, used] int32; None where they have to be sorted."""
+        ops, weights, flat = self.arithmetic, self.weights, experts.flatten()
+        entered = ops.each(x, weights.gate_up, flat) if len(x) <= FEW else None
+        left = None if entered is None else ops.each(ops.silu_gate(entered, self.routing.limit), weights.down, flat)
+        return None if left is None else left.view(*experts.shape, -1)
 
     def _each(self, x: Tensor, experts: Sequence[int]) -> Tensor:
         """What each row's experts, `used` a row in rank order, make of it: [rows, used, hidden]."""

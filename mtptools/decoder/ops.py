@@ -9,6 +9,7 @@ moves) runs on tiles of a fixed number of rows, except where an array's last dim
     others on CPU     8 rows, the last tile padded with zeros.
     CUDA              16 rows, as well.
     packed on a device   their own kernels (`kernels/`), whose tile is 16 rows too.
+    norms, gates and the like on a GPU   kernels as well, where they run: a program has one row.
 
 Elementwise + - * of two arrays need no tiles: one rounding each, whatever the layout. Fused multiply-adds
 (`addcmul`, `lerp`) are not used, because vector and scalar code may contract them differently.
@@ -18,16 +19,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Final
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from mtptools.decoder import kernels
 from mtptools.decoder.packed import Weight, dense, matrix
 from mtptools.decoder.runs import Runs
 
-__all__ = ["ALIGNMENT", "BLOCK", "HEAD_CHUNK", "TILE", "Arithmetic", "aligned", "each_row", "exact_settings"]
+__all__ = [
+    "ALIGNMENT",
+    "BLOCK",
+    "HEAD_CHUNK",
+    "TILE",
+    "Arithmetic",
+    "aligned",
+    "by_rows",
+    "each_row",
+    "exact_settings",
+]
 
 TILE: Final = 16
 """Rows of a tile: measured safe for every dtype and instruction set tried; 5 to 7 rows are not."""
@@ -60,6 +73,13 @@ def exact_settings() -> None:
     torch.set_float32_matmul_precision("highest")
 
 
+def by_rows() -> ModuleType:
+    """`kernels.rows`, which imports triton: not before a kernel is run."""
+    from mtptools.decoder.kernels import rows
+
+    return rows
+
+
 def aligned(x: Tensor) -> Tensor:
     """x itself, or a copy of it that starts on the allocator's boundary."""
     return x.clone() if x.data_ptr() % ALIGNMENT else x
@@ -72,19 +92,25 @@ def each_row(x: Tensor) -> list[Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """The tile policy of one device. `tile` is the rows of a float32 tile, `wide_tile` of any other dtype."""
+    """The tile policy of one device. `tile` is the rows of a float32 tile, `wide_tile` of any other dtype.
+
+    kernels  what is not a product is done by kernels too, a row by itself: norms, gates, heads' keys, routing
+    """
 
     device: torch.device
     tile: int
     wide_tile: int = TILE
+    kernels: bool = False
 
     @classmethod
     def on(cls, device: torch.device) -> Arithmetic:
-        return cls(device, 1, CPU_TILE) if device.type == "cpu" else cls(device, TILE)
+        tiles = (1, CPU_TILE) if device.type == "cpu" else (TILE, TILE)
+        return cls(device, *tiles, kernels.chosen(device))
 
     @property
     def policy(self) -> str:
-        return f"{self.device.type}: float32 in tiles of {self.tile}, other dtypes in tiles of {self.wide_tile}"
+        tiles = f"{self.device.type}: float32 in tiles of {self.tile}, other dtypes in tiles of {self.wide_tile}"
+        return f"{tiles}, rows of all but products by kernels" if self.kernels else tiles
 
     def rows(self, fn: Callable[[Tensor], Tensor], x: Tensor, tile: int | None = None) -> Tensor:
         """fn over tiles of x [rows, …]; `fn` maps [tile, …] to [tile, …], each row from its own row."""
@@ -147,6 +173,13 @@ class Arithmetic:
             return out
         return torch.cat([self.linear(x[start:stop], stack, expert) for expert, start, stop in runs])
 
+    def each(self, x: Tensor, stack: Weight, experts: Tensor) -> Tensor | None:
+        """As `linear`, of each row [rows, K] and the matrices of a stack [n, N, K] that it meets: [rows * used, N].
+
+        experts  int32 [rows * used], which nothing on the host has to know. None: `grouped` it is.
+        """
+        return stack.each(x, experts) if self.kernels and not isinstance(stack, Tensor) else None
+
     def _one_by_one(self, x: Tensor, weight: Weight) -> Tensor:
         """The product in float32, whatever the weight's dtype, a row at a time.
 
@@ -188,6 +221,9 @@ class Arithmetic:
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x / rms(x) * weight over the last dimension, float32; `weight` is the factor itself, never w - 1."""
+        if self.kernels:
+            normed: Tensor = by_rows().norm(x, weight, eps)
+            return normed
 
         def norm(part: Tensor) -> Tensor:
             return (part * part.square().mean(-1, keepdim=True).add_(eps).rsqrt_()).mul_(weight)
@@ -199,6 +235,9 @@ class Arithmetic:
 
         limit  gate above it, and up beyond +- it, are cut first; 0 for none
         """
+        if self.kernels:
+            gated: Tensor = by_rows().gate(x, limit)
+            return gated
         half = x.shape[-1] // 2
         if limit:
             x = torch.cat((x[:, :half].clamp(max=limit), x[:, half:].clamp(-limit, limit)), dim=-1)

@@ -68,6 +68,9 @@ class Held(Protocol):
     def grouped(self, x: Tensor, runs: Runs) -> Tensor | None:
         """As `product`, of rows that stand sorted by the matrix of the stack that each is multiplied with."""
 
+    def each(self, x: Tensor, experts: Tensor) -> Tensor | None:
+        """As `product`, of every row [rows, K] and the matrices int32 [rows * used] that it meets: [rows * used, N]."""
+
 
 Weight: TypeAlias = "Tensor | Held"
 
@@ -138,6 +141,9 @@ class Packed:
         return None
 
     def grouped(self, x: Tensor, runs: Runs) -> None:
+        return None
+
+    def each(self, x: Tensor, experts: Tensor) -> None:
         return None
 
 

@@ -135,7 +135,7 @@ class Recording(Arithmetic):
     @classmethod
     def on(cls, device: torch.device, recorder: Recorder | None = None) -> Recording:
         plain = Arithmetic.on(device)
-        return cls(plain.device, plain.tile, plain.wide_tile, recorder or Recorder())
+        return cls(plain.device, plain.tile, plain.wide_tile, plain.kernels, recorder or Recorder())
 
     def linear(self, x: Tensor, weight: Weight, index: int | None = None) -> Tensor:
         self.recorder.hear(x, weight, index)
@@ -147,6 +147,9 @@ class Recording(Arithmetic):
         for expert, start, stop in runs:
             self.recorder.hear(x[start:stop], stack, expert)
         return super().grouped(x, stack, runs)
+
+    def each(self, x: Tensor, stack: Weight, experts: Tensor) -> None:
+        """By `grouped`, which hears which rows an expert meets."""
 
     def per_head(self, x: Tensor, weight: Tensor) -> Tensor:
         self.recorder.hear_heads(x, weight)

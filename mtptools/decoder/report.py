@@ -118,7 +118,8 @@ def digest_prompts(prompts: Sequence[Sequence[int]]) -> str:
 def fingerprint(model: Model) -> dict[str, Any]:
     """What the bits may depend on."""
     held = {how_held(weight) for block in model.trunk.blocks for _, weight in block.matrices()}
-    return surroundings(model.arithmetic, model.dtype, held)
+    found = surroundings(model.arithmetic, model.dtype, held)
+    return found if model.trunk.replays is None else found | {"graphs": str(model.trunk.replays)}
 
 
 def surroundings(arithmetic: Arithmetic, dtype: torch.dtype, held: Collection[str]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ whatever the number of rows is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from types import ModuleType
@@ -137,14 +137,19 @@ class Resident:
         found = [kernels().grouped(x, slab, slab.shape[0] // n, tiles.experts, self.dtype) for slab in self.slabs]
         return _beside(found)[tiles.back]
 
-    def to(self, device: torch.device) -> Resident:
-        """A copy on another device, made in the order of that device's work."""
-        order = None if self.order is None else self.order.to(device, non_blocking=True)
-        return replace(self, slabs=tuple(slab.to(device, non_blocking=True) for slab in self.slabs), order=order)
+    def each(self, x: Tensor, experts: Tensor) -> Tensor:
+        launch, at, heights = kernels(), 0, [slab.shape[0] // self._stack for slab in self.slabs]
+        x = x if self.order is None else x[:, self.order]
+        out = x.new_empty((len(experts), sum(heights)))
+        for slab, n in zip(self.slabs, heights, strict=True):
+            launch.each(x, slab, n, experts, self.dtype, out, at)
+            at += n
+        return out
 
-    def pin(self) -> Resident:
-        """In host memory that a GPU can read by itself."""
-        return replace(self, slabs=tuple(slab.pin() for slab in self.slabs))
+    def over(self, fn: Callable[[Tensor], Tensor]) -> Resident:
+        """The same in other memory: `fn` of every plane, in order. `order` stays where it is."""
+        slabs = (replace(slab, planes=tuple(fn(plane) for plane in slab.planes)) for slab in self.slabs)
+        return replace(self, slabs=tuple(slabs))
 
 
 def _beside(parts: Sequence[Tensor]) -> Tensor:

@@ -33,16 +33,28 @@ class Rope:
 
     def at(self, start: int, n: int) -> Tensor:
         """[2, n, 1, dim/2] for positions start … start + n - 1: cos, sin."""
-        while self.table.shape[1] < start + n:
-            first = self.table.shape[1]
-            angles = torch.outer(torch.arange(first, first + CHUNK, dtype=torch.float32), self.frequencies)
-            block = torch.stack((angles.cos(), angles.sin())) * self.settings.magnitude
-            self.table = torch.cat((self.table, block.to(self.device)), dim=1)
-        return self.table[:, start : start + n].unsqueeze(2)
+        return self.until(start + n)[:, start : start + n].unsqueeze(2)
 
-    def rotate(self, x: Tensor, start: int) -> Tensor:
-        """x [rows, heads, head_dim] at consecutive positions; the first `dim` values turn."""
-        cos, sin = self.at(start, x.shape[0])
+    def until(self, stop: int) -> Tensor:
+        """[2, stop or more, dim/2]: cos and sin of positions from 0 on."""
+        first = self.table.shape[1]
+        if first < stop:
+            blocks = [self.table]
+            for start in range(first, stop, CHUNK):
+                angles = torch.outer(torch.arange(start, start + CHUNK, dtype=torch.float32), self.frequencies)
+                blocks.append((torch.stack((angles.cos(), angles.sin())) * self.settings.magnitude).to(self.device))
+            self.table = torch.cat(blocks, dim=1)
+        return self.table
+
+    def rotate(self, x: Tensor, start: int, slots: Tensor | None = None, until: int = 0) -> Tensor:
+        """x [rows, heads, head_dim] at consecutive positions; the first `dim` values turn.
+
+        slots  int64 [rows] below `until`: then the positions are these and `start` more, which only the device knows
+        """
+        if slots is None:
+            cos, sin = self.at(start, x.shape[0])
+        else:
+            cos, sin = self.until(until + start)[:, slots + start].unsqueeze(2)
         if self.settings.pairs == "adjacent":
             low, high = x[..., 0 : self.dim : 2], x[..., 1 : self.dim : 2]
             turned = torch.stack((low * cos - high * sin, high * cos + low * sin), dim=-1).flatten(-2)

@@ -59,4 +59,4 @@ class Runs:
             source += [*range(start, stop), *[start] * (tiles * RUN_TILE - (stop - start))]
             experts += [expert] * tiles
         made = torch.tensor(source), torch.tensor(experts, dtype=torch.int32), torch.tensor(back)
-        return Tiles(*(one.to(self.device, non_blocking=True) for one in made))
+        return Tiles(*(one.to(self.device) for one in made))

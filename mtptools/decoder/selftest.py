@@ -18,6 +18,7 @@ from mtptools.decoder.cache import CHUNK, KVCache
 from mtptools.decoder.compressed import CompressedAttention
 from mtptools.decoder.hyper import HyperBlock
 from mtptools.decoder.model import Model
+from mtptools.decoder.moe import FEW
 from mtptools.decoder.ops import Arithmetic
 from mtptools.decoder.packed import Weight, here, label
 from mtptools.decoder.runs import Runs
@@ -29,6 +30,9 @@ __all__ = ["ROW_COUNTS", "check_rows", "self_test"]
 
 ROW_COUNTS: Final = (1, 2, 4, 5, 16, 33)
 """Plain decoding, k = 1, 3 and 4, one full tile, three tiles."""
+
+PASS: Final = (3, 1, 4)
+"""Rows of passes that are compared with single tokens, before one that is not short."""
 
 POSITIONS: Final = 16
 FEW_COUNTS: Final = (1, 4)
@@ -72,6 +76,8 @@ def self_test(model: Model) -> None:
         ffn: Any = getattr(layer, "ffn", None)
         for name, stack in ffn.stacks() if hasattr(ffn, "stacks") else ():
             _check_experts(ops, name, stack)
+        if ops.kernels and not isinstance(layer, HyperBlock):
+            _check_passes(layer)
         if not isinstance(cache, KVCache):
             continue
         heads = mixer.n_heads
@@ -105,6 +111,27 @@ def _check_streams(layer: HyperBlock, dtype: torch.dtype) -> None:
     for row in range(edge - 3, edge + 3):
         if not torch.equal(mixer.forward(x[row : row + 1], cache, row)[0], together[row]):
             raise _moved(f"attention over windows of {ratio} tokens on {ops.device}", f"token {row}")
+    _PASSED.add(shape)
+
+
+def _check_passes(layer: Layer) -> None:
+    """Between products kernels do the rest: a pass of several rows against a row at a time, from whatever state."""
+    weights = [(tuple(weight.shape), label(weight)) for _, weight in layer.matrices()]
+    mixer: Any = getattr(layer, "mixer", layer)
+    shape = ("passes", type(mixer).__name__, type(getattr(layer, "ffn", None)).__name__, *weights, mixer.arithmetic)
+    if shape in _PASSED:
+        return
+    width, device = weights[0][0][1], mixer.arithmetic.device
+    x = torch.randn((sum(PASS) + FEW + 1, width), generator=torch.Generator().manual_seed(3)).to(device)
+    caches = [layer.new_cache() for _ in range(2)]
+    alone = torch.cat([layer.forward(x[row : row + 1], caches[0], row, [0]) for row in range(len(x))])
+    first = 0
+    for count in (*PASS, FEW + 1):
+        together = layer.forward(x[first : first + count], caches[1], first, [0] * count)
+        for row in range(count):
+            if not torch.equal(together[row], alone[first + row]):
+                raise _moved(f"a layer of {type(mixer).__name__} on {device}", f"row {row} of {count}")
+        first += count
     _PASSED.add(shape)
 
 

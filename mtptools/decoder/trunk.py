@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from mtptools.decoder.cache import Cache, LayerCache
-from mtptools.decoder.ops import Arithmetic
+from mtptools.decoder.ops import Arithmetic, by_rows
 from mtptools.decoder.packed import Weight
+from mtptools.decoder.replay import Replays
 
 __all__ = ["Block", "Ffn", "Layer", "Mixer", "States", "Trunk"]
 
@@ -106,7 +107,11 @@ class Block:
 
     def forward(self, x: Tensor, cache: Any, position: int, ids: Sequence[int]) -> Tensor:
         """x [rows, hidden] at consecutive positions, of tokens `ids`; same shape back."""
-        return self.feed(self.mix(x, cache, position), ids)
+        if not self.arithmetic.kernels:
+            return self.feed(self.mix(x, cache, position), ids)
+        found = self.mixer.forward(by_rows().norm(x, self.mixer_norm, self.eps), cache, position)
+        x, normed = by_rows().norm_sum(x, found, self.ffn_norm, self.eps)
+        return x + self.ffn.forward(normed, ids)
 
     def mix(self, x: Tensor, cache: Any, position: int) -> Tensor:
         normed = self.arithmetic.rms_norm(x, self.mixer_norm, self.eps)
@@ -122,6 +127,7 @@ class Trunk:
 
     streams   residual streams side by side, each starting as the embedding
     collapse  mixes them down [rows, streams * hidden] -> [rows, hidden]; None where there is one
+    replays   records passes of few rows and replays them; None: each is made anew
     """
 
     embed: Weight
@@ -132,9 +138,15 @@ class Trunk:
     arithmetic: Arithmetic
     streams: int = 1
     collapse: Callable[[Tensor], Tensor] | None = None
+    replays: Replays | None = None
 
     def new_cache(self) -> Cache:
-        return Cache([block.new_cache() for block in self.blocks])
+        if self.replays is not None:
+            return self.replays.cache(self._caches)
+        return Cache(self._caches())
+
+    def _caches(self) -> list[LayerCache]:
+        return [block.new_cache() for block in self.blocks]
 
     def forward(self, ids: Sequence[int], cache: Cache) -> States:
         """Read `ids` after the cache's tokens; the states of their positions."""
@@ -142,8 +154,13 @@ class Trunk:
         x = self.embed[index].float()
         if self.streams > 1:
             x = x.repeat(1, self.streams)
-        for block, layer in zip(self.blocks, cache.layers, strict=True):
-            x = block.forward(x, layer, cache.length, ids)
+
+        def through(x: Tensor) -> Tensor:
+            for block, layer in zip(self.blocks, cache.layers, strict=True):
+                x = block.forward(x, layer, cache.length, ids)
+            return x
+
+        x = through(x) if self.replays is None else self.replays.run(x, cache, through)
         cache.length += len(ids)
         mixed = x if self.collapse is None else self.collapse(x)
         return States(x, self.arithmetic.rms_norm(mixed, self.norm, self.eps))

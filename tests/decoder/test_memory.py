@@ -15,7 +15,8 @@ import torch
 
 from fixtures import permutation, random_models, releases
 from mtptools.checkpoint import Checkpoint, open_checkpoint
-from mtptools.decoder import memory
+from mtptools.decoder import hold, load, memory
+from mtptools.decoder.ahead import Ahead
 from mtptools.decoder.cache import Cache
 from mtptools.decoder.estimate import cache_bytes, estimate, unread
 from mtptools.decoder.kernels.layouts import KINDS
@@ -24,6 +25,7 @@ from mtptools.decoder.memory import MemoryPlan, plan_memory
 from mtptools.decoder.model import Model
 from mtptools.decoder.packed import Packed
 from mtptools.decoder.packing import resident
+from mtptools.decoder.parts import CHUNK_VALUES
 from mtptools.decoder.speculate import prefill
 from mtptools.errors import SystemFailure, UsageError
 from tests.decoder import large_models
@@ -95,6 +97,24 @@ def test_weights(kind: str, dtype: str, weights: str, models: Callable[[str], Ch
     ckpt = models(kind)
     model = load_model(ckpt, dtype=dtype, weights=weights, check=False)
     assert held(model.trunk, model.head) == estimate(ckpt, None, model.dtype).whole.of(weights)
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_arenas(kind: str, models: Callable[[str], Checkpoint], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of off-loaded layers every matrix has its place; planes begin on boundaries, and there is nothing else."""
+    for module in (hold, load):
+        monkeypatch.setattr(module, "unavailable", lambda device: "none are to be used")
+    ckpt = models(kind)
+    model, layers = load_model(ckpt, weights="offloaded", check=False), estimate(ckpt, None, torch.float32).layers
+    belts = {id(block.belt): block.belt for block in model.trunk.blocks if isinstance(block, Ahead)}
+    (belt,) = belts.values()
+    found = [sum(source.nbytes for _, source in one.pairs) for one in belt.loads]
+    assert found == [one.packed - one.stacks for one in layers]
+    room = [one.memory.nbytes for one in belt.arenas]
+    slack = 256 * max(len(one.pairs) for one in belt.loads)
+    assert max(found) <= max(room) < max(found) + slack
+    plan = plan_memory(ckpt, None, (CPU,), "float32", weights="offloaded", context=64)
+    assert sum(room) < dict(plan.devices[0].lines)["weights at work"]
 
 
 def test_a_sidecars_weights() -> None:
@@ -273,6 +293,18 @@ def test_a_flag_that_is_named_fits(large: Callable[[str], Checkpoint], machine: 
     assert found.host is not None
     assert found.host.needed > 14 * GIB
     assert found.devices[0].needed < 8 * GIB
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"), [("27B", 2 * 190 << 20, 2 * 290 << 20), ("qwen3.6-35b-a3b", 2 * 12 << 20, 400 << 20)]
+)
+def test_what_offloading_keeps_on_the_gpu(
+    name: str, least: int, most: int, large: Callable[[str], Checkpoint], machine: Callable[..., None]
+) -> None:
+    """Two layers of 17 GB's 64; of experts a batch, and not the 400 MB of a layer."""
+    machine(16)
+    found = dict(plan(large(name), weights="offloaded").devices[0].lines)["weights at work"] - 4 * CHUNK_VALUES
+    assert least < found < most
 
 
 def test_offloading_needs_the_hosts_memory(large: Callable[[str], Checkpoint], machine: Callable[..., None]) -> None:

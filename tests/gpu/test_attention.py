@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from mtptools.decoder import attention as decoder
+from mtptools.decoder import kernels
 from mtptools.decoder.cache import KVCache
 from mtptools.decoder.kernels import attention
 from tests.gpu import artifacts
@@ -79,7 +80,7 @@ MODELS = [(name, dtype) for name in artifacts.HF for dtype in DTYPES]
 )
 def test_speculative_is_plain(device: torch.device, name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With every layer's attention by kernels; over the edges of chunks where that takes no time."""
-    monkeypatch.setattr(decoder, "_kernels_run", lambda device: True)
+    monkeypatch.setattr(kernels, "chosen", lambda device: True)
     model, prompt = artifacts.load(name, device, "loaded", dtype), artifacts.prompt_of(name)
     looked = count(monkeypatch)
     if device.type == "cuda":
@@ -91,7 +92,7 @@ def test_speculative_is_plain(device: torch.device, name: str, dtype: str, monke
 
 def test_over_the_edge_of_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same, here, of a text that is in its second chunk soon."""
-    monkeypatch.setattr(decoder, "_kernels_run", lambda device: True)
+    monkeypatch.setattr(kernels, "chosen", lambda device: True)
     model, prompt = artifacts.load("qwen35", CPU, "loaded", "float32"), artifacts.prompt_of("qwen35")
     speculative_is_plain(model, (prompt * 60)[:61], 5, [2], SAMPLINGS[:1], ["fast"])
 
@@ -101,9 +102,9 @@ def count(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     rows: list[int] = []
     plain, sink = attention.attend, attention.attend_sink
 
-    def attend(queries: Tensor, cache: KVCache, last: Sequence[int]) -> Tensor:
+    def attend(queries: Tensor, cache: KVCache, last: Sequence[int], *more: Any) -> Tensor:
         rows.append(len(queries))
-        return plain(queries, cache, last)
+        return plain(queries, cache, last, *more)
 
     def attend_sink(queries: Tensor, sinks: Tensor, sights: Sequence[tuple[KVCache, int, Tensor]]) -> Tensor:
         rows.append(len(queries))
@@ -119,11 +120,11 @@ def test_attention_that_depends_on_rows_is_seen(
     device: torch.device, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fault put in on purpose: one bit, by the number of rows."""
-    monkeypatch.setattr(decoder, "_kernels_run", lambda device: True)
+    monkeypatch.setattr(kernels, "chosen", lambda device: True)
     honest = attention.attend
 
-    def wrong(queries: Tensor, cache: KVCache, last: Sequence[int]) -> Tensor:
-        return honest(queries, cache, last) * (1 + (len(queries) == 3) * 2.0**-22)
+    def wrong(queries: Tensor, cache: KVCache, last: Sequence[int], *more: Any) -> Tensor:
+        return honest(queries, cache, last, *more) * (1 + (len(queries) == 3) * 2.0**-22)
 
     monkeypatch.setattr(attention, "attend", wrong)
     model = artifacts.load(name, device, "loaded", "float32")

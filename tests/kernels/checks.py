@@ -65,3 +65,17 @@ def grouped_is_product(kind: str, n: int, k: int, order: list[int], n_experts: i
         part = slice(16 * tile, 16 * tile + 16)
         want = launch.product(x[part], slab.rows(expert * n, (expert + 1) * n), dtype)
         assert torch.equal(got[part].view(torch.int32), want.view(torch.int32)), f"expert {expert}"
+
+
+def each_is_product(kind: str, n: int, k: int, experts: list[list[int]], dtype: torch.dtype) -> None:
+    """experts  of every row; each product into columns of a wider tensor"""
+    n_experts = 1 + max(expert for row in experts for expert in row)
+    slab, _ = sample(kind, n * n_experts, k)
+    x = torch.randn(len(experts), k, generator=torch.Generator().manual_seed(n))
+    out = torch.full((sum(map(len, experts)), n + 3), -1.0)
+    launch.each(x, slab, n, torch.tensor(experts, dtype=torch.int32).flatten(), dtype, out, 2)
+    rows = [(row, expert) for row, of_row in enumerate(experts) for expert in of_row]
+    for got, (row, expert) in zip(out, rows, strict=True):
+        want = launch.product(x[row : row + 1], slab.rows(expert * n, (expert + 1) * n), dtype)[0]
+        assert torch.equal(got[2 : 2 + n].view(torch.int32), want.view(torch.int32)), f"row {row}, expert {expert}"
+    assert (out[:, [0, 1, n + 2]] == -1).all()

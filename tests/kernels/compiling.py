@@ -1,6 +1,6 @@
 """Compiles programs for GPUs that need not be there, and prints what came out, one JSON object a line.
 
-Arguments: KIND:CAPABILITY:PROGRAM:DTYPE …, PROGRAM being product, grouped or values; "all" stands for every kind.
+Arguments: KIND:CAPABILITY:PROGRAM:DTYPE …, PROGRAM being product, grouped, each or values; "all" stands for every kind.
 "rows" counts the programs that products of different numbers of rows are compiled to. To be run by itself, without
 the interpreter:
 
@@ -53,9 +53,9 @@ def compiled(kind: str, capability: int, program: str, dtype: str) -> Any:
     fn = programs.values
     if program != "values":
         fn = programs.product
-        constants |= {"steps": tile.steps(KINDS[kind].step, K), "dtype": TYPES[dtype]}
+        constants |= {"steps": tile.steps(KINDS[kind].step, K), "dtype": TYPES[dtype], "alone": program == "each"}
         pointers["x"] = "*fp32"
-        if program == "grouped":
+        if program != "product":
             pointers["experts"] = "*i32"
         else:
             constants["experts"] = None

@@ -1,7 +1,7 @@
 """Compiles the programs of attention for GPUs that need not be there, and prints what came out, one JSON object a line.
 
-Arguments: SHAPE:CAPABILITY:DTYPE …, of `SHAPES`; "join:CAPABILITY"; "rows" counts the programs that any number of rows
-and keys is compiled to. To be run by itself, without the interpreter:
+Arguments: SHAPE:CAPABILITY:DTYPE …, of `SHAPES`; "join:CAPABILITY" with a sink, "gated:CAPABILITY" with a gate; "rows"
+counts the programs that any number of rows and keys is compiled to. To be run by itself, without the interpreter:
 
     python -m tests.kernels.compiling_attention latent:80:bf16
 """
@@ -39,7 +39,9 @@ def compiled(fn: Any, capability: int, pointers: dict[str, str], constants: dict
     names = ("num_warps", "num_stages", "enable_fp_fusion")
     options = {name: constants.pop(name) for name in names if name in constants}
     signature = {name: pointers.get(name, "constexpr" if name in constants else "i32") for name in fn.arg_names}
-    attrs = {(fn.arg_names.index(name),): [["tt.divisibility", 16]] for name in pointers}
+    anywhere = {parameter.name for parameter in fn.params if parameter.do_not_specialize}
+    anywhere |= {name for name, kind in pointers.items() if not kind.startswith("*")}
+    attrs = {(fn.arg_names.index(name),): [["tt.divisibility", 16]] for name in pointers if name not in anywhere}
     source = ASTSource(fn=fn, signature=signature, constexprs=constants, attrs=attrs)
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 
@@ -49,13 +51,16 @@ def look(name: str, capability: int, dtype: str) -> Any:
     constants = attention._constants(shape.cache(DTYPES[dtype]), shape.heads)
     del constants["programs"]
     sight, other = ("seen", "last") if name == "sink" else ("last", "seen")
-    pointers = FLOATS | {"pages": "*i64", sight: {"seen": "*u8", "last": "*i32"}[sight]}
+    pointers = FLOATS | {"pages": "*i64", sight: {"seen": "*u8", "last": "*i64"}[sight]}
     return compiled(programs_attention.look, capability, pointers, constants | {other: None})
 
 
-def join(capability: int) -> Any:
-    pointers = dict.fromkeys(("peaks", "totals", "mixed", "sinks", "out"), "*fp32")
-    constants = attention._joining(SHAPES["sink"].heads, SHAPES["sink"].value_dim)
+def join(name: str, capability: int) -> Any:
+    shape = SHAPES["sink" if name == "join" else "grouped"]
+    pointers = dict.fromkeys(("peaks", "totals", "mixed", "out"), "*fp32")
+    pointers |= {"sinks": "*fp32"} if name == "join" else {"last": "*i64", "gate": "*fp32"}
+    constants = attention._joining(shape.heads, shape.value_dim)
+    constants |= {other: None for other in ("sinks", "last", "gate") if other not in pointers}
     return compiled(programs_attention.join, capability, pointers, constants)
 
 
@@ -72,6 +77,8 @@ def programs_for_rows(made: Callable[[Any], Any]) -> list[int]:
         queries = torch.ones(rows, 2, 16)
         for last in (0, 15, 63, 64, 511, 512, 1099):
             attention.attend(queries, cache, [last] * rows)
+            ends, gate = torch.full((rows + 1,), last)[1:], torch.ones(rows, 2 * last + 5, 17)[:, 3:5, 1:]
+            attention.attend(queries, cache, ends, until=last + rows, gate=gate)
         for first, chunks in ((0, 1), (1, 2), (7, 3), (16, 1)):
             seen = torch.ones(rows, chunks * 64, dtype=torch.bool)
             attention.attend_sink(queries, torch.ones(2), [(cache, first, seen), (cache, 0, seen)])
@@ -87,7 +94,7 @@ def main() -> None:
                 "specialized": programs_for_rows(lambda fn: triton.jit(fn.fn)),
             }
         else:
-            program = join(int(how[0])) if name == "join" else look(name, int(how[0]), how[1])
+            program = look(name, int(how[0]), how[1]) if name in SHAPES else join(name, int(how[0]))
             found = facts(program)
         sys.stdout.write(json.dumps({"job": job, "triton": triton.__version__, **found}) + "\n")
         sys.stdout.flush()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mtptools.decoder import attention as decoder
-from mtptools.decoder import compressed, selftest
+from mtptools.decoder import compressed, kernels, selftest
 from mtptools.decoder.cache import CHUNK, KVCache
 from mtptools.decoder.kernels import attention, programs_attention
 from mtptools.decoder.ops import Arithmetic
@@ -126,7 +126,7 @@ def test_a_cpu_does_not_use_them() -> None:
 
 @pytest.fixture
 def used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoder, "_kernels_run", lambda device: True)
+    monkeypatch.setattr(kernels, "chosen", lambda device: True)
 
 
 @pytest.mark.usefixtures("used")

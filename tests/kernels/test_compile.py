@@ -14,7 +14,7 @@ PARKED = 32  # bytes of the stack: the assembler parks a register or two, at tim
 
 PRODUCTS = [f"{kind}:{HOPPER}:product:bf16" for kind in MAIN]
 PRODUCTS += [f"{kind}:{arch}:product:bf16" for kind in ("Q4_K",) for arch in OTHERS]
-PRODUCTS += [f"Q4_K:{HOPPER}:grouped:bf16", f"Q8_0:{HOPPER}:product:fp16"]
+PRODUCTS += [f"Q4_K:{HOPPER}:grouped:bf16", f"Q4_K:{HOPPER}:each:bf16", f"Q8_0:{HOPPER}:product:fp16"]
 WIDE = [f"Q6_K:{HOPPER}:product:fp32"]
 VALUES = [f"{kind}:{HOPPER}:values:fp32" for kind in ("Q8_0", "Q4_K", "Q5_0", "Q2_K", "MLX_4")]
 

@@ -8,7 +8,7 @@ import torch
 
 from mtptools.decoder.kernels import launch
 from mtptools.decoder.kernels.layouts import KINDS
-from tests.kernels.checks import grouped_is_product, product_in_order, product_is_near
+from tests.kernels.checks import each_is_product, grouped_is_product, product_in_order, product_is_near
 from tests.kernels.samples import block_of, sample
 
 FLOAT, BRAIN, HALF = torch.float32, torch.bfloat16, torch.float16
@@ -89,6 +89,11 @@ def test_nothing() -> None:
 @pytest.mark.parametrize("kind", ["Q4_K", "MLX_4", "F8_BLOCK", "IQ2_XS"])
 def test_grouped(kind: str) -> None:
     grouped_is_product(kind, 17, 256, [3, 0, 3], 4, BRAIN)
+
+
+@pytest.mark.parametrize("kind", ["Q4_K", "F8_BLOCK", "BF16"])
+def test_each(kind: str) -> None:
+    each_is_product(kind, 17, 256, [[3, 0], [2, 3], [0, 1]], BRAIN)
 
 
 def test_grouped_reads_what_is_named() -> None:

@@ -7,6 +7,9 @@
     table      the function and the tile sizes of each kind
     programs   the product, and the values of a whole matrix
     programs_attention   attention: a row and a segment of the keys, all segments of a row;  attention   its way in
+    programs_heads   queries, keys and values made ready and kept;  heads   their way in
+    programs_delta   the gated delta rule;  delta   its way in
+    programs_rows    norms, gates, routing, the sum of experts;  rows   their way in
     launch     the way in: `product`, `grouped`, `values`
 
 `layouts` and `apart` need no triton; `launch` does, and is imported where `unavailable` says None.
@@ -22,13 +25,19 @@ from typing import Final
 
 import torch
 
-__all__ = ["OLDEST", "OLDEST_TRITON", "launcher_missing", "unavailable"]
+__all__ = ["OLDEST", "OLDEST_TRITON", "chosen", "launcher_missing", "unavailable"]
 
 OLDEST: Final = (8, 0)
 """The first compute capability with bfloat16 matrix instructions."""
 
 OLDEST_TRITON: Final = (3, 3)
 """The oldest that the tests were run with."""
+
+
+@cache
+def chosen(device: torch.device) -> bool:
+    """Do kernels do what torch could do too? On a CPU they could in triton's interpreter alone: tests ask for that."""
+    return device.type == "cuda" and unavailable(device) is None
 
 
 def unavailable(device: torch.device) -> str | None:

@@ -21,16 +21,20 @@ from mtptools.decoder.kernels import programs_attention as programs
 from mtptools.decoder.kernels.launch import current
 from mtptools.decoder.kernels.table import ATTENTION, SCRATCH
 
-__all__ = ["attend", "attend_sink"]
+__all__ = ["TYPES", "attend", "attend_sink", "placed", "power"]
 
-_TYPES: Final = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+TYPES: Final[dict[torch.dtype, Any]] = {
+    torch.float32: tl.float32,
+    torch.bfloat16: tl.bfloat16,
+    torch.float16: tl.float16,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
     """Chunks first … stop - 1 of a cache, and which of their slots rows see, told one way or the other.
 
-    last  int32 [rows]: all slots up to this one;  seen  uint8 [rows, slots]
+    last  int64 [rows]: all slots up to this one;  seen  uint8 [rows, slots]
     """
 
     cache: KVCache
@@ -44,14 +48,21 @@ class _View:
         return range(self.first * CHUNK // ATTENTION.segment, -(-self.stop * CHUNK // ATTENTION.segment))
 
 
-def attend(queries: Tensor, cache: KVCache, last: Sequence[int]) -> Tensor:
+def attend(
+    queries: Tensor, cache: KVCache, last: Sequence[int] | Tensor, until: int = 0, gate: Tensor | None = None
+) -> Tensor:
     """Softmax attention: float32 [rows, n_heads, value_dim].
 
     queries  float32 [rows, n_heads, key_dim], already scaled
-    last     per row, the last slot that it sees, 0 or above
+    last     per row, the last slot that it sees, 0 or above; a tensor is int64, on the device, and read there alone
+    until    slots that programs are started for: above every `last` of a tensor, which is not checked. More start
+             programs that find nothing, and change no bit
+    gate     float32 [rows, n_heads, value_dim]: the result is multiplied by its sigmoid
     """
-    ends = _ends(tuple(last), queries.device)
-    return _attended(queries, [_View(cache, 0, max(last) // CHUNK + 1, last=ends)], None)
+    if not isinstance(last, Tensor):
+        until = max(until, max(last) + 1)
+        last = _ends(tuple(last), queries.device)
+    return _attended(queries, [_View(cache, 0, -(-until // CHUNK), last=last.contiguous())], None, gate)
 
 
 def attend_sink(queries: Tensor, sinks: Tensor, sights: Sequence[tuple[KVCache, int, Tensor]]) -> Tensor:
@@ -61,14 +72,17 @@ def attend_sink(queries: Tensor, sinks: Tensor, sights: Sequence[tuple[KVCache, 
     sights  of each cache the first chunk, and which slots from there on a row sees: bool [rows, 64 * chunks]
     """
     views = [
-        _View(cache, first, first + seen.shape[1] // CHUNK, seen=_placed(seen.view(torch.uint8)))
+        _View(cache, first, first + seen.shape[1] // CHUNK, seen=placed(seen.view(torch.uint8)))
         for cache, first, seen in sights
     ]
-    return _attended(queries, views, _placed(sinks))
+    return _attended(queries, views, placed(sinks), None)
 
 
-def _attended(queries: Tensor, views: Sequence[_View], sinks: Tensor | None) -> Tensor:
-    queries = _placed(queries)
+def _attended(queries: Tensor, views: Sequence[_View], sinks: Tensor | None, gate: Tensor | None) -> Tensor:
+    queries = placed(queries)
+    if gate is not None and gate.stride(2) != 1:
+        gate = placed(gate)
+    strides = (0, 0) if gate is None else gate.stride()[:2]
     (rows, heads, _), cache = queries.shape, views[0].cache
     value_dim = cache.shared or cache.value_dim
     segments = sum(len(view.segments) for view in views)
@@ -89,7 +103,8 @@ def _attended(queries: Tensor, views: Sequence[_View], sinks: Tensor | None) -> 
                 )
                 place += n
             programs.join[(count, heads)](
-                *(peaks, totals, mixed, sinks, out, row, segments), **_joining(heads, value_dim)
+                *(peaks, totals, mixed, sinks, views[0].last, gate, out, row, segments, *strides),
+                **_joining(heads, value_dim),
             )
     return out
 
@@ -98,10 +113,10 @@ def _constants(cache: KVCache, heads: int) -> dict[str, Any]:
     """What chooses the program, all of it the model's; and how many programs a row's segment takes."""
     kv_heads, _, width = cache.shape
     group, value_dim = heads // kv_heads, cache.shared or cache.value_dim
-    values = min(ATTENTION.values, _power(value_dim))
+    values = min(ATTENTION.values, power(value_dim))
     return {
         "programs": kv_heads * -(-group // programs.HEADS.value) * -(-value_dim // values),
-        "cached": _TYPES[cache.dtype],
+        "cached": TYPES[cache.dtype],
         "group": group,
         "kv_heads": kv_heads,
         "key_dim": cache.key_dim,
@@ -109,7 +124,7 @@ def _constants(cache: KVCache, heads: int) -> dict[str, Any]:
         "value_at": 0 if cache.shared else cache.key_dim,
         "value_dim": value_dim,
         "keys": ATTENTION.keys,
-        "columns": min(ATTENTION.columns, _power(cache.key_dim)),
+        "columns": min(ATTENTION.columns, power(cache.key_dim)),
         "values": values,
         "segment": ATTENTION.segment,
         "num_warps": ATTENTION.warps,
@@ -119,16 +134,23 @@ def _constants(cache: KVCache, heads: int) -> dict[str, Any]:
 
 
 def _joining(heads: int, value_dim: int) -> dict[str, Any]:
-    padded = _power(value_dim)
-    return {"heads": heads, "value_dim": value_dim, "padded": padded, "num_warps": 4, "enable_fp_fusion": False}
+    padded = power(value_dim)
+    return {
+        "heads": heads,
+        "value_dim": value_dim,
+        "padded": padded,
+        "length": ATTENTION.segment,
+        "num_warps": 4,
+        "enable_fp_fusion": False,
+    }
 
 
-def _power(n: int) -> int:
+def power(n: int) -> int:
     """The next power of two, 16 or above."""
     return max(16, int(triton.next_power_of_2(n)))
 
 
-def _placed(x: Tensor) -> Tensor:
+def placed(x: Tensor) -> Tensor:
     """x, or a copy, in one piece from an address on: triton compiles another program for other addresses."""
     x = x.contiguous()
     return x.clone() if x.data_ptr() % 16 else x
@@ -137,4 +159,4 @@ def _placed(x: Tensor) -> Tensor:
 @lru_cache(maxsize=4)
 def _ends(last: tuple[int, ...], device: torch.device) -> Tensor:
     """Made once for all layers of a pass."""
-    return torch.tensor(last, dtype=torch.int32, device=device)
+    return torch.tensor(last, dtype=torch.int64, device=device)

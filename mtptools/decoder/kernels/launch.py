@@ -22,7 +22,7 @@ from mtptools.decoder.kernels.layouts import KINDS, Slab
 from mtptools.decoder.kernels.numbers import INTERPRETED
 from mtptools.decoder.kernels.table import ATTENTION, BLOCK_M, FUNCTIONS, TILES, Tile
 
-__all__ = ["BLOCK_M", "TILES", "current", "fingerprint", "grouped", "product", "values"]
+__all__ = ["BLOCK_M", "TILES", "current", "each", "fingerprint", "grouped", "product", "values"]
 
 _DTYPES: Final = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
@@ -52,6 +52,17 @@ def grouped(x: Tensor, slab: Slab, n: int, experts: Tensor, dtype: torch.dtype) 
     return _launch(x, slab, n, experts, dtype, x.new_empty((x.shape[0], n)), 0)
 
 
+def each(x: Tensor, slab: Slab, n: int, experts: Tensor, dtype: torch.dtype, out: Tensor, at: int = 0) -> Tensor:
+    """x [rows, K] float32, each row times the matrices that `experts` names for it, into columns of out.
+
+    experts  int32 [rows * used], on x's device, where nothing on the host has to know them
+    out      float32 [rows * used, M], contiguous, whose columns [at, at + n) are written
+
+    As `grouped`, but every product is a program of its own: a matrix that several rows meet is read for each.
+    """
+    return _launch(x, slab, n, experts, dtype, out, at, used=len(experts) // len(x))
+
+
 def values(slab: Slab, dtype: torch.dtype) -> Tensor:
     """The matrix [N, K], decoded in float32 and rounded to `dtype` once."""
     n, k = slab.shape
@@ -65,18 +76,28 @@ def values(slab: Slab, dtype: torch.dtype) -> Tensor:
     return out.to(dtype)
 
 
-def _launch(x: Tensor, slab: Slab, n: int, experts: Tensor | None, dtype: torch.dtype, out: Tensor, at: int) -> Tensor:
-    m, tile = x.shape[0], TILES[slab.kind]
+def _launch(
+    x: Tensor,
+    slab: Slab,
+    n: int,
+    experts: Tensor | None,
+    dtype: torch.dtype,
+    out: Tensor,
+    at: int,
+    used: int = 0,
+) -> Tensor:
+    m, tile = out.shape[0], TILES[slab.kind]
     if m and n:
         x = x.contiguous()
         x = x.clone() if x.data_ptr() % 16 else x  # triton compiles another program for other addresses
-        grid = (-(-m // BLOCK_M), -(-n // tile.block_n))
+        grid = (m if used else -(-m // BLOCK_M), -(-n // tile.block_n))
         with current(slab.device):
             programs.product[grid](
-                *(x, _planes(slab), experts, out, m, n, out.stride(0), at),
+                *(x, _planes(slab), experts, out, m, n, out.stride(0), at, used),
                 steps=tile.steps(KINDS[slab.kind].step, slab.shape[1]),
                 block_n=tile.block_n,
                 dtype=_DTYPES[dtype],
+                alone=used > 0,
                 **_constants(slab),
                 **_options(tile),
             )
@@ -119,7 +140,9 @@ def _grid(kind: str, device: torch.device) -> Tensor:
 
 
 def fingerprint() -> dict[str, Any]:
-    """What bits depend on, beside the device: triton's version, the tile table, the sizes of attention."""
+    """What bits depend on, beside the device: triton's version, the tile table, the sizes of the others."""
+    from mtptools.decoder.kernels import delta, rows  # which import this
+
     table = {
         kind: f"{BLOCK_M} x {t.block_n} x {KINDS[kind].width} of {t.span}, {t.warps} warps, {t.stages} stages"
         for kind, t in TILES.items()
@@ -129,4 +152,6 @@ def fingerprint() -> dict[str, Any]:
         "interpreted": bool(INTERPRETED),
         "tiles": table,
         "attention": asdict(ATTENTION),
+        "norms": f"{rows.SHARE} values a thread",
+        "states": f"{delta.BLOCK} columns a program",
     }

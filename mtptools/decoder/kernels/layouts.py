@@ -113,12 +113,8 @@ class Slab:
         planes = tuple(plane[ids] for plane in self.planes)
         return replace(self, planes=planes, shape=(len(ids), self.shape[1]))
 
-    def to(self, device: torch.device, *, non_blocking: bool = False) -> Slab:
-        return replace(self, planes=tuple(plane.to(device, non_blocking=non_blocking) for plane in self.planes))
-
-    def pin(self) -> Slab:
-        """The same in memory that a GPU can copy from while it computes."""
-        return replace(self, planes=tuple(plane.pin_memory() for plane in self.planes))
+    def to(self, device: torch.device) -> Slab:
+        return replace(self, planes=tuple(plane.to(device) for plane in self.planes))
 
 
 def slab_of(codec: str, data: bytes | NDArray[np.uint8], n_cols: int, device: torch.device) -> Slab:

@@ -12,7 +12,7 @@ __all__ = ["product", "values"]
 
 
 # A number that is 1, or a multiple of 16, would be compiled into a program of its own.
-@triton.jit(do_not_specialize=["m", "n", "stride", "at"])
+@triton.jit(do_not_specialize=["m", "n", "stride", "at", "used"])
 def product(
     x,
     planes,
@@ -22,6 +22,7 @@ def product(
     n,
     stride,
     at,
+    used,
     k: tl.constexpr,
     group: tl.constexpr,
     tile: tl.constexpr,
@@ -30,22 +31,25 @@ def product(
     steps: tl.constexpr,
     block_n: tl.constexpr,
     dtype: tl.constexpr,
+    alone: tl.constexpr,
 ):
     """out[r, at + c] = sum of x[r, i] w[c, i], for 16 rows and block_n columns a program.
 
     x        float32 [m, k];  out  float32 [m, stride]
+    alone    a program has one row, of out, and takes the row of x that is `used` times less: [m / used, k]
     n        rows of w;  of one matrix of the stack, where there are several
-    experts  int32 [ceil(m / 16)], the matrix of each 16 rows of x; None: there is one
+    experts  int32, the matrix of each program's rows: [ceil(m / 16)], or [m] where each is alone; None: there is one
     tile     makes the values of w, `step` columns in `parts` parts; `steps` of them are under way at a time
     """
     width: tl.constexpr = step // parts
-    r = tl.program_id(0) * 16 + tl.arange(0, 16)
+    lane = tl.arange(0, 16)
+    r = tl.program_id(0) + lane if alone else tl.program_id(0) * 16 + lane
     c = tl.program_id(1) * block_n + tl.arange(0, block_n)
     rows = tl.minimum(c, n - 1).to(tl.int64)  # past the last row it is read again, and not stored
     if experts is not None:
         rows += tl.load(experts + tl.program_id(0)).to(tl.int64) * n
-    here = (r < m)[:, None]
-    x_rows = x + (r.to(tl.int64) * k)[:, None]
+    here = (lane == 0)[:, None] if alone else (r < m)[:, None]
+    x_rows = x + ((r // used if alone else r).to(tl.int64) * k)[:, None]
     acc = tl.full((16, block_n), 0.0, tl.float32)
     for span in range((k + step * steps - 1) // (step * steps)):
         for piece in tl.static_range(steps * parts):

@@ -24,8 +24,8 @@ PAGE = tl.constexpr(64)
 LARGEST, SUM = tl.standard._elementwise_max, tl.standard._sum_combine
 
 
-# A number that is 1, or a multiple of 16, would be compiled into a program of its own.
-@triton.jit(do_not_specialize=["row", "ahead", "place", "first", "stop", "segments"])
+# A number that is 1, or a multiple of 16, or an address that is not one, would be compiled into a program of its own.
+@triton.jit(do_not_specialize=["pages", "last", "row", "ahead", "place", "first", "stop", "segments"])
 def look(
     queries,
     pages,
@@ -56,12 +56,12 @@ def look(
 
     queries  float32 [rows, kv_heads * group, key_dim], scaled;  row  the first one of this launch
     pages    int64 [chunks]: where a chunk of the cache is, [kv_heads, 64, width] of type `cached`; a slot's values are
-             `value_dim` columns from value_at on
-    last     int32 [rows]: the last slot that a row sees;  or None, and
+             `value_dim` columns from value_at on. Of chunks that a row does not see nothing is read
+    last     int64 [rows]: the last slot that a row sees;  or None, and
     seen     uint8 [rows, (stop - first) * 64]: which of the slots of chunks first … stop - 1 it sees
     peaks, totals  float32 [launched rows, segments, heads], and  mixed  [launched rows, segments, heads, value_dim]:
-             the largest score, the sum of weights, the weighted values. A total of 0: nothing is seen. Written from
-             segment `place` on, of which the first has the text's segment `ahead`
+             the largest score, the sum of weights, the weighted values. A total of 0: nothing is seen, and the others
+             are not written. Written from segment `place` on, of which the first has the text's segment `ahead`
     """
     heads: tl.constexpr = kv_heads * group
     tiles: tl.constexpr = (group + HEADS - 1) // HEADS
@@ -82,7 +82,7 @@ def look(
     mix = tl.full((HEADS, values), 0.0, tl.float32)
     if seen is None:
         step = low // keys
-        end = tl.load(last + r) + 1
+        end = tl.load(last + r).to(tl.int32) + 1
         until = (tl.minimum(low + segment, end) + keys - 1) // keys
     else:
         step = tl.maximum(low, first * PAGE) // keys
@@ -113,30 +113,41 @@ def look(
         step += 1
 
     at = (tl.program_id(0).to(tl.int64) * segments + place + tl.program_id(1)) * heads + head
+    any_seen = here & (total != 0)
     if block == 0:
-        tl.store(peaks + at, peak, mask=here)
+        tl.store(peaks + at, peak, mask=any_seen)
         tl.store(totals + at, total, mask=here)
-    tl.store(mixed + (at * value_dim)[:, None] + column[None, :], mix, mask=here[:, None] & has[None, :])
+    tl.store(mixed + (at * value_dim)[:, None] + column[None, :], mix, mask=any_seen[:, None] & has[None, :])
 
 
-@triton.jit(do_not_specialize=["row", "segments"])
+@triton.jit(do_not_specialize=["last", "gate", "row", "room", "gate_row", "gate_head"])
 def join(
     peaks,
     totals,
     mixed,
     sinks,
+    last,
+    gate,
     out,
     row,
-    segments,
+    room,
+    gate_row,
+    gate_head,
     heads: tl.constexpr,
     value_dim: tl.constexpr,
     padded: tl.constexpr,
+    length: tl.constexpr,
 ):
     """Segments of a row and head, in their order: out [rows, heads, value_dim] float32.
 
+    peaks, totals, mixed  as `look` leaves them, of `room` segments of `length` slots
     sinks  float32 [heads]: the score of what takes a share and gives nothing; None: there is none
+    last   int64 [rows]: the last slot that a row sees, behind whose segment none is looked at; None: all are
+    gate   float32 [rows, heads, value_dim], a row and a head every gate_row and gate_head values: its sigmoid
+           multiplies what was found; None: nothing does
     """
-    head = tl.program_id(1)
+    r, head = row + tl.program_id(0).to(tl.int64), tl.program_id(1)
+    segments = room if last is None else tl.minimum(room, tl.load(last + r).to(tl.int32) // length + 1)
     column = tl.arange(0, padded)
     has = column < value_dim
     mix = tl.full((padded,), 0.0, tl.float32)
@@ -148,7 +159,7 @@ def join(
         total = tl.full((), 1.0, tl.float32)
     segment = 0
     while segment < segments:
-        at = (tl.program_id(0).to(tl.int64) * segments + segment) * heads + head
+        at = (tl.program_id(0).to(tl.int64) * room + segment) * heads + head
         more = tl.load(totals + at)
         if more != 0:
             top = tl.load(peaks + at)
@@ -159,4 +170,8 @@ def join(
             peak = higher
         segment += 1
     to = ((row + tl.program_id(0).to(tl.int64)) * heads + head) * value_dim
-    tl.store(out + to + column, mix / total, mask=has)
+    found = mix / total
+    if gate is not None:
+        opening = tl.load(gate + r * gate_row + head * gate_head + column, mask=has, other=0.0)
+        found = found * (1 / (1 + tl.exp(-opening)))
+    tl.store(out + to + column, found, mask=has)

@@ -1,0 +1,259 @@
+"""Passes of few rows, recorded once and replayed: a GPU is told of all their programs at once (a CUDA graph).
+
+A recorded pass runs the programs that it was recorded with, on the addresses that it was recorded with. What changes
+from one token to the next is therefore read on the device (`cache.Fixed`): the rows' slots, and where recurrent states
+are. The same code makes a pass that is not recorded, so bits stay what they are. That they do is tried all the same:
+the first replays of every recording are compared with the pass itself, states and all; one that differs is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeAlias
+from weakref import finalize
+
+import torch
+from torch import Tensor
+
+from mtptools.decoder.cache import CHUNK, Cache, Fixed, KVCache, RingCache
+from mtptools.decoder.packed import Weight
+from mtptools.decoder.resident import Resident
+from mtptools.errors import SystemFailure
+
+__all__ = ["MOST", "TRIALS", "Capture", "Graph", "Replays", "cannot", "ropes_of"]
+
+MOST: Final = 16
+"""Rows of a pass that is recorded: one token and its drafts."""
+
+TRIALS: Final = 2
+"""Replays of every recording that are compared with the pass itself: at two positions, so that none is fixed in it."""
+
+LEAST: Final = 8 * CHUNK
+"""Slots that a recording looks through at least; longer texts take twice as many, and another recording, each time."""
+
+Memory: TypeAlias = "KVCache | RingCache"
+
+
+class Graph(Protocol):
+    def replay(self) -> None: ...
+
+
+Capture: TypeAlias = "Callable[[Callable[[], Tensor]], tuple[Graph, Tensor]]"
+"""Records what a function does, which need not be done then; what it returns is what every replay writes."""
+
+
+def on_cuda() -> Capture:
+    """As CUDA graphs, all in one pool of memory: no two are replayed at a time."""
+    pool = torch.cuda.graph_pool_handle()
+
+    def capture(run: Callable[[], Tensor]) -> tuple[Graph, Tensor]:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            out = run()
+        return graph, out
+
+    return capture
+
+
+def cannot(blocks: Sequence[Any], device: torch.device, *, kernels: bool) -> str | None:
+    """Why passes through these layers cannot be recorded; None where they can."""
+    if not kernels:
+        return f"no kernels on {device}"
+    for block in blocks:
+        parts = [getattr(block, name, None) for name in ("mixer", "ffn")]
+        if not all(getattr(part, "recordable", False) for part in parts):
+            return "its layers are split, or ask the host where rows go"
+        if any(not isinstance(weight, Tensor | Resident) for weight in _weights(block)):
+            return "weights are not on the GPU"
+    return None
+
+
+def ropes_of(blocks: Sequence[Any]) -> list[Any]:
+    """Each `Rope` once."""
+    ropes = [getattr(block.mixer, "rope", None) for block in blocks]
+    return list({id(rope): rope for rope in ropes if rope is not None}.values())
+
+
+def _weights(block: Any) -> Iterator[Weight]:
+    yield from (weight for _, weight in block.matrices())
+
+
+@dataclass(eq=False)
+class _Tape:
+    """x [rows, width] float32 and `fixed` are what a replay reads, out [rows, width] what it writes."""
+
+    x: Tensor
+    fixed: Fixed
+    graph: Graph | None = None
+    out: Tensor | None = None
+    trials: int = 0
+
+
+@dataclass(eq=False)
+class _Lease:
+    """What texts are remembered in, one after the other, and what was recorded there: it knows the addresses.
+
+    tapes  by (rows, slots looked through, states kept);  met  those that came up once and were not recorded
+    """
+
+    layers: list[Memory]
+    places: tuple[int, ...] = ()
+    tapes: dict[tuple[int, ...], _Tape] = field(default_factory=dict)
+    met: set[tuple[int, ...]] = field(default_factory=set)
+
+
+class LeasedCache(Cache):
+    """A text's memory, taken over by the next text when it is dropped."""
+
+    def __init__(self, lease: _Lease) -> None:
+        super().__init__(lease.layers)
+        self.lease = lease
+
+
+class Replays:
+    """What a trunk's passes are recorded in.
+
+    ropes    the tables of cosines and sines that its layers read
+    capture  how; None: as CUDA graphs
+    refused  why nothing is recorded any more; empty as long as all is well
+    """
+
+    def __init__(self, ropes: Sequence[Any], capture: Capture | None = None) -> None:
+        self.ropes = list(ropes)
+        self.refused = ""
+        self.recorded = self.compared = self.replayed = 0
+        self._capture = capture
+        self._free: list[_Lease] = []
+
+    def __str__(self) -> str:
+        if self.refused:
+            return f"no: {self.refused}"
+        return f"{self.recorded} recorded, {self.replayed} passes replayed, {self.compared} compared bit for bit"
+
+    def cache(self, new: Callable[[], Sequence[Any]]) -> Cache:
+        """An empty memory: one that no text needs any more, or the layers that `new` makes."""
+        lease = self._free.pop() if self._free else _Lease(list(new()))
+        for layer in lease.layers:
+            layer.forget()
+        cache = LeasedCache(lease)
+        finalize(cache, self._free.append, lease)
+        return cache
+
+    def run(self, x: Tensor, cache: Cache, through: Callable[[Tensor], Tensor]) -> Tensor:
+        """through(x), x [rows, width] float32: the layers, which read and write the cache; [rows, width]."""
+        rows = x.shape[0]
+        if rows > MOST or self.refused or not isinstance(cache, LeasedCache):
+            return through(x)
+        lease, until = cache.lease, LEAST
+        while until < cache.length + rows:
+            until *= 2
+        key = (rows, until, *sorted({one.kept(rows) for one in lease.layers if isinstance(one, RingCache)}))
+        self._settle(lease, rows, until)
+        if key not in lease.met:  # the first time compiles programs, which a recording must not
+            lease.met.add(key)
+            return through(x)
+        tape = lease.tapes.get(key)
+        if tape is None or tape.trials < TRIALS:
+            return self._try(lease, key, x, cache.length, through)
+        self._replay(tape, x, cache.length, lease)
+        for layer in lease.layers:
+            layer.advance(rows)
+        assert tape.out is not None
+        return tape.out.clone()
+
+    def _settle(self, lease: _Lease, rows: int, until: int) -> None:
+        """Make room for a pass; where that moves something, what was recorded of it is void."""
+        for layer in lease.layers:
+            layer.make_room(rows)
+        tables = [rope.until(until).data_ptr() for rope in self.ropes]
+        places = (*tables, *(place for layer in lease.layers for place in _places(layer)))
+        if places != lease.places:
+            lease.places = places
+            lease.tapes.clear()
+
+    def _try(
+        self, lease: _Lease, key: tuple[int, ...], x: Tensor, length: int, through: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """The pass itself; then, from the same memory, its recording, which must do the same."""
+        marks = [layer.mark() for layer in lease.layers]
+        wanted = through(x)
+        seen = [_digest(layer, mark) for layer, mark in zip(lease.layers, marks, strict=True)]
+        self._back(lease, marks)
+        tape = lease.tapes.get(key)
+        try:
+            if tape is None:
+                tape = self._record(lease, x, key[1], through)
+                self._back(lease, marks)
+            self._replay(tape, x, length, lease)
+        except RuntimeError as error:  # of CUDA, of what cannot be recorded, of memory: it goes on without
+            self.refused = f"recording failed: {str(error).splitlines()[0]}"
+            lease.tapes.clear()
+            self._back(lease, marks)
+            return through(x)
+        for layer in lease.layers:
+            layer.advance(x.shape[0])
+        found = [_digest(layer, mark) for layer, mark in zip(lease.layers, marks, strict=True)]
+        assert tape.out is not None
+        if not (_same(tape.out, wanted) and all(torch.equal(*pair) for pair in zip(seen, found, strict=True))):
+            raise SystemFailure(  # and what else it wrote is not known: the text is not to be gone on with
+                f"a recorded pass of {x.shape[0]} rows has other bits than the pass itself on {x.device}",
+                hint="--no-graphs decodes as exactly, slower; please report the machine",
+            )
+        tape.trials += 1
+        self.compared += 1
+        lease.tapes[key] = tape
+        return wanted
+
+    def _record(self, lease: _Lease, x: Tensor, until: int, through: Callable[[Tensor], Tensor]) -> _Tape:
+        at = torch.zeros(1, dtype=torch.int64, device=x.device)
+        positions = torch.zeros(x.shape[0], dtype=torch.int64, device=x.device)
+        tape = _Tape(x.clone(), Fixed(positions, at, until))
+        if self._capture is None:
+            self._capture = on_cuda()
+        for layer in lease.layers:
+            layer.fixed = tape.fixed
+        try:
+            tape.graph, tape.out = self._capture(lambda: through(tape.x))
+        finally:
+            for layer in lease.layers:
+                layer.fixed = None
+        self.recorded += 1
+        return tape
+
+    def _replay(self, tape: _Tape, x: Tensor, length: int, lease: _Lease) -> None:
+        rows = x.shape[0]
+        rings = [layer.at for layer in lease.layers if isinstance(layer, RingCache)]
+        numbers = torch.tensor([*range(length, length + rows), rings[0] if rings else 0], dtype=torch.int64)
+        numbers = numbers.to(x.device)
+        tape.fixed.positions.copy_(numbers[:rows])
+        tape.fixed.at.copy_(numbers[rows:])
+        tape.x.copy_(x)
+        assert tape.graph is not None
+        tape.graph.replay()
+        self.replayed += 1
+
+    @staticmethod
+    def _back(lease: _Lease, marks: Sequence[Any]) -> None:
+        for layer, mark in zip(lease.layers, marks, strict=True):
+            layer.back(mark)
+
+
+def _places(layer: Memory) -> tuple[int, ...]:
+    """Addresses of a layer's memory. Chunks of keys may be added: their addresses are read on the device."""
+    if isinstance(layer, KVCache):
+        return (layer.pages.data_ptr(),)
+    return layer.conv.data_ptr(), layer.memory.data_ptr()
+
+
+def _digest(layer: Memory, mark: Any) -> Tensor:
+    """What was written since `mark`: the keys and values, or sums of the bits of states."""
+    if isinstance(layer, KVCache):
+        slots = range(mark, layer.length)
+        return torch.stack([layer.chunks[slot // CHUNK][:, slot % CHUNK] for slot in slots]).view(torch.uint8)
+    sums = [state.view(torch.int32).sum(-1, dtype=torch.int64).flatten() for state in layer.written(mark)]
+    return torch.cat(sums)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one.view(torch.int32), other.view(torch.int32))

@@ -1,0 +1,202 @@
+"""Recorded passes: a tape (`tape.py`) does on the CPU what a CUDA graph does on a GPU, kernels interpreted.
+
+It knows no host code, as a graph does not: what a pass must not take from the host would be that of the recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.interpreted import HAVE, import_kernels
+
+if not HAVE:
+    pytest.skip("triton is not installed: there are no kernels", allow_module_level=True)
+if torch.cuda.is_available():
+    pytest.skip("kernels are compiled where a GPU is, and not interpreted: pytest -m gpu", allow_module_level=True)
+
+from mtptools.checkpoint import open_checkpoint
+from mtptools.decoder import kernels, replay
+from mtptools.decoder.cache import CHUNK, KVCache, RingCache
+from mtptools.decoder.load import load_model
+from mtptools.decoder.moe import Moe
+from mtptools.decoder.replay import Replays, cannot, ropes_of
+from mtptools.decoder.trunk import Trunk
+from mtptools.errors import SystemFailure
+from tests.decoder.tape import on_tape
+
+import_kernels()
+
+CPU = torch.device("cpu")
+START = CHUNK - 2
+"""Tokens before the first pass, of zeros: so the text crosses a chunk of the cache."""
+
+PASSES = (*((1, 1),) * 6, (3, 2), (3, 1), (3, 3), (3, 2), (1, 1))
+"""(rows, how many of them are kept)"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kernels() -> Any:
+    """As on a GPU: all that kernels can do, they do."""
+    with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
+        patch.setattr(kernels, "chosen", lambda device: True)
+        patch.setattr(replay, "LEAST", CHUNK)  # then twice as many
+        yield
+
+
+@pytest.fixture(scope="module")
+def trunk(toy_path: Callable[..., Path]) -> Trunk:
+    """A recurrent layer and one of attention."""
+    whole = load_model(open_checkpoint(toy_path(False, "Q8_0")), weights="loaded", check=False).trunk
+    assert whole.replays is None
+    return replace(whole, blocks=whole.blocks[-2:])
+
+
+@torch.inference_mode()
+def decoded(trunk: Trunk, passes: Sequence[tuple[int, int]] = PASSES) -> list[Tensor]:
+    """The states that are kept of each pass over a text."""
+    cache = trunk.new_cache()
+    cache.length = START
+    for layer in cache.layers:
+        if isinstance(layer, KVCache):
+            layer.make_room(START)
+            layer.advance(START)
+    found = []
+    for number, (rows, kept) in enumerate(passes):
+        if rows > 1:
+            cache.start()
+        found.append(trunk.forward([5 + 7 * number + row for row in range(rows)], cache).pre[:kept])
+        if rows > 1:
+            cache.rollback(cache.length - rows + kept)
+    return found
+
+
+def recorded(trunk: Trunk, capture: Any = on_tape) -> tuple[Trunk, Replays]:
+    replays = Replays(ropes_of(trunk.blocks), capture)
+    return replace(trunk, replays=replays), replays
+
+
+def same(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+    return all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in zip(one, other, strict=True))
+
+
+@pytest.fixture(scope="module")
+def wanted(trunk: Trunk) -> list[Tensor]:
+    """Nothing recorded."""
+    return decoded(trunk)
+
+
+def test_bits(trunk: Trunk, wanted: list[Tensor]) -> None:
+    """Passes of one row and of several, some taken back; then a second text in the memory of the first."""
+    ours, replays = recorded(trunk)
+    assert same(decoded(ours), wanted)
+    assert not replays.refused
+    once = replays.recorded, replays.replayed
+    assert once[0] == 4  # one row in 64 slots, and in 128; three in a larger ring, and one there
+    assert replays.replayed > replays.compared
+    assert same(decoded(ours, PASSES[:3]), wanted[:3])
+    assert not replays.refused
+    assert (replays.recorded, replays.replayed) > once
+    assert len(replays._free) == 1
+
+
+def test_two_texts_at_a_time(trunk: Trunk) -> None:
+    ours, replays = recorded(trunk)
+    caches = [ours.new_cache() for _ in range(2)]
+    assert caches[0].layers[0] is not caches[1].layers[0]
+    del caches
+    assert len(replays._free) == 2
+
+
+SHORT = ((1, 1),) * 5
+
+
+def _host_positions(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(KVCache, "positions", lambda self, rows: torch.arange(self.length, self.length + rows))
+
+
+def _host_state(patch: pytest.MonkeyPatch) -> None:
+    own = RingCache.ring
+    patch.setattr(RingCache, "ring", lambda self: replace(own(self), at=torch.full((1,), self.at)))
+
+
+@pytest.mark.parametrize(("fault", "block"), [(_host_positions, 1), (_host_state, 0)])
+def test_a_number_of_the_host_is_found(
+    fault: Callable[[pytest.MonkeyPatch], None], block: int, trunk: Trunk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the second replay of a recording at the latest."""
+    fault(monkeypatch)
+    ours, replays = recorded(replace(trunk, blocks=(trunk.blocks[block],)))
+    with pytest.raises(SystemFailure, match="1 rows has other bits") as failed:
+        decoded(ours, SHORT)
+    assert "--no-graphs" in failed.value.hint
+    assert replays.compared
+
+
+def test_what_cannot_be_recorded(trunk: Trunk, wanted: list[Tensor]) -> None:
+    """A capture that fails half-way leaves the text as it was."""
+
+    def half(run: Callable[[], Tensor]) -> Any:
+        on_tape(run)
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore of it")
+
+    ours, replays = recorded(trunk, half)
+    assert same(decoded(ours, SHORT[:3]), wanted[:3])
+    assert replays.refused == "recording failed: CUDA error: operation not permitted when stream is capturing"
+
+
+def test_a_state_that_the_result_does_not_show(trunk: Trunk) -> None:
+    """One bit of what a recurrent layer keeps for the next token."""
+
+    def other(run: Callable[[], Tensor]) -> Any:
+        tape, out = on_tape(run)
+        tape.steps.append(spoil)
+        return tape, out
+
+    def spoil() -> None:
+        """Before the host counts the pass: the slot that it wrote is the next."""
+        ring = next(layer for layer in made if isinstance(layer, RingCache))
+        ring.memory[(ring.at + 1) % len(ring.memory)].view(torch.int32)[0, 0, 0] ^= 1
+
+    made: list[Any] = []
+    ours, replays = recorded(replace(trunk, blocks=trunk.blocks[:1]), other)
+    own = replays.cache
+    replays.cache = lambda new: own(lambda: made.extend(new()) or made)  # type: ignore[method-assign,func-returns-value]
+    with pytest.raises(SystemFailure, match="other bits"):
+        decoded(ours, SHORT)
+
+
+@torch.inference_mode()
+def test_experts(toy_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where rows go is known to the device alone; with their experts sorted on the host it cannot be recorded."""
+    model = load_model(open_checkpoint(toy_path(True, "Q8_0")), weights="resident", check=False)
+    block: Any = model.trunk.blocks[0]
+    assert isinstance(block.ffn, Moe)
+    assert cannot(model.trunk.blocks, CPU, kernels=True) is None
+    rows = torch.randn((6, model.trunk.norm.shape[0]), generator=torch.Generator().manual_seed(1))
+    x = rows[:3].clone()
+    tape, out = on_tape(lambda: block.ffn.forward(x))
+    for batch in (rows[:3], rows[3:]):
+        x.copy_(batch)
+        tape.replay()
+        assert torch.equal(out, torch.cat([block.ffn.forward(row[None]) for row in batch]))
+    monkeypatch.setattr(Moe, "_few", lambda self, x, experts: None)
+    assert torch.equal(block.ffn.forward(x), out)
+    with pytest.raises(RuntimeError, match="capturing"):
+        on_tape(lambda: block.ffn.forward(x))
+
+
+def test_models_that_are_not_recorded(trunk: Trunk, toy_path: Callable[..., Path]) -> None:
+    assert cannot(trunk.blocks, CPU, kernels=True) is None
+    away = load_model(open_checkpoint(toy_path(False, "Q8_0")), weights="offloaded", check=False)
+    assert cannot(away.trunk.blocks, CPU, kernels=True) is not None
+    assert "no kernels" in str(cannot(trunk.blocks, CPU, kernels=False))
+    assert "layers" in str(cannot([SimpleNamespace(mixer=object(), ffn=object())], CPU, kernels=True))
