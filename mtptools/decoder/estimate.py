@@ -105,10 +105,10 @@ class Estimate:
 
     def layer_cache(self, layer: int, tokens: int, k: int) -> int:
         """Bytes that a trunk layer remembers of a text, with snapshots enough to take k drafts back."""
-        return cache_bytes(self.caches[layer], tokens, k + 2 if k else 1)
+        return cache_bytes(self.caches[layer], tokens, k + 2)
 
     def head_cache(self, tokens: int, k: int) -> int:
-        return sum(cache_bytes(one, tokens, k + 2 if k else 1) for one in self.head_caches)
+        return sum(cache_bytes(one, tokens, k + 2) for one in self.head_caches)
 
     def tables(self, tokens: int) -> int:
         """Bytes of cosines and sines."""

@@ -21,7 +21,7 @@ HOW: Final = {
     "loaded": "a tensor of the values, in the model's dtype",
     "stored": "in the file, decoded at every use: `packed.py`",
     "resident": "packed on the device, multiplied by kernels: `resident.py`",
-    "offloaded": "packed (where no kernel is: loaded) in the host's memory, copied at every use: `offload.py`",
+    "offloaded": "packed (where no kernel is: loaded) in the host's memory, copied ahead: `offload.py`, `ahead.py`",
 }
 
 _HOST: Final = torch.device("cpu")

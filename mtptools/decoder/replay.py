@@ -43,13 +43,13 @@ Capture: TypeAlias = "Callable[[Callable[[], Tensor]], tuple[Graph, Tensor]]"
 """Records what a function does, which need not be done then; what it returns is what every replay writes."""
 
 
-def on_cuda() -> Capture:
-    """As CUDA graphs, all in one pool of memory: no two are replayed at a time."""
-    pool = torch.cuda.graph_pool_handle()
+def on_cuda(device: torch.device) -> Capture:
+    """As CUDA graphs in one pool of memory: no two are replayed at a time, and what one writes is copied at once."""
+    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def capture(run: Callable[[], Tensor]) -> tuple[Graph, Tensor]:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
+        with torch.cuda.device(device), torch.cuda.graph(graph, pool=pool, stream=stream):
             out = run()
         return graph, out
 
@@ -94,13 +94,19 @@ class _Tape:
 class _Lease:
     """What texts are remembered in, one after the other, and what was recorded there: it knows the addresses.
 
-    tapes  by (rows, slots looked through, states kept);  met  those that came up once and were not recorded
+    tapes    by (rows, slots looked through, states kept);  met  what came up before: its programs are compiled
+    capture  how recordings are made, which share memory: new ones once they are void
     """
 
     layers: list[Memory]
     places: tuple[int, ...] = ()
     tapes: dict[tuple[int, ...], _Tape] = field(default_factory=dict)
     met: set[tuple[int, ...]] = field(default_factory=set)
+    capture: Capture | None = None
+
+    def void(self) -> None:
+        self.tapes.clear()
+        self.capture = None
 
 
 class LeasedCache(Cache):
@@ -115,15 +121,15 @@ class Replays:
     """What a trunk's passes are recorded in.
 
     ropes    the tables of cosines and sines that its layers read
-    capture  how; None: as CUDA graphs
+    captures  a device to how recordings are made there
     refused  why nothing is recorded any more; empty as long as all is well
     """
 
-    def __init__(self, ropes: Sequence[Any], capture: Capture | None = None) -> None:
+    def __init__(self, ropes: Sequence[Any], captures: Callable[[torch.device], Capture] = on_cuda) -> None:
         self.ropes = list(ropes)
         self.refused = ""
         self.recorded = self.compared = self.replayed = 0
-        self._capture = capture
+        self._captures = captures
         self._free: list[_Lease] = []
 
     def __str__(self) -> str:
@@ -170,7 +176,7 @@ class Replays:
         places = (*tables, *(place for layer in lease.layers for place in _places(layer)))
         if places != lease.places:
             lease.places = places
-            lease.tapes.clear()
+            lease.void()
 
     def _try(
         self, lease: _Lease, key: tuple[int, ...], x: Tensor, length: int, through: Callable[[Tensor], Tensor]
@@ -188,7 +194,7 @@ class Replays:
             self._replay(tape, x, length, lease)
         except RuntimeError as error:  # of CUDA, of what cannot be recorded, of memory: it goes on without
             self.refused = f"recording failed: {str(error).splitlines()[0]}"
-            lease.tapes.clear()
+            lease.void()
             self._back(lease, marks)
             return through(x)
         for layer in lease.layers:
@@ -209,12 +215,11 @@ class Replays:
         at = torch.zeros(1, dtype=torch.int64, device=x.device)
         positions = torch.zeros(x.shape[0], dtype=torch.int64, device=x.device)
         tape = _Tape(x.clone(), Fixed(positions, at, until))
-        if self._capture is None:
-            self._capture = on_cuda()
+        lease.capture = lease.capture or self._captures(x.device)
         for layer in lease.layers:
             layer.fixed = tape.fixed
         try:
-            tape.graph, tape.out = self._capture(lambda: through(tape.x))
+            tape.graph, tape.out = lease.capture(lambda: through(tape.x))
         finally:
             for layer in lease.layers:
                 layer.fixed = None

@@ -6,8 +6,9 @@ the host, or a copy from it, cannot be recorded. Kernels run in triton's interpr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,17 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from triton.runtime.interpreter import GridExecutor
+
+from mtptools.decoder.cache import CHUNK, KVCache
+from mtptools.decoder.replay import Replays, ropes_of
+from mtptools.decoder.trunk import Trunk
+
+START = CHUNK - 2
+"""Tokens before the first pass, of zeros: so the text crosses a chunk of the cache."""
+
+PASSES = (*((1, 1),) * 6, (3, 2), (3, 1), (3, 3), (3, 2), (1, 1))
+"""(rows, how many of them are kept)"""
+
 
 READS = ("aten._local_scalar_dense.default", "aten.lift_fresh.default", "aten.item.default")
 """By the host, or from it."""
@@ -92,3 +104,31 @@ def on_tape(run: Callable[[], Tensor]) -> tuple[Tape, Tensor]:
 
 def _storage(x: Tensor) -> int:
     return x.untyped_storage()._cdata
+
+
+@torch.inference_mode()
+def decoded(trunk: Trunk, passes: Sequence[tuple[int, int]] = PASSES) -> list[Tensor]:
+    """The states that are kept of each pass over a text."""
+    cache = trunk.new_cache()
+    cache.length = START
+    for layer in cache.layers:
+        if isinstance(layer, KVCache):
+            layer.make_room(START)
+            layer.advance(START)
+    found = []
+    for number, (rows, kept) in enumerate(passes):
+        if rows > 1:
+            cache.start()
+        found.append(trunk.forward([5 + 7 * number + row for row in range(rows)], cache).pre[:kept])
+        if rows > 1:
+            cache.rollback(cache.length - rows + kept)
+    return found
+
+
+def recorded(trunk: Trunk, capture: Any = on_tape) -> tuple[Trunk, Replays]:
+    replays = Replays(ropes_of(trunk.blocks), lambda device: capture)
+    return replace(trunk, replays=replays), replays
+
+
+def same(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+    return all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in zip(one, other, strict=True))

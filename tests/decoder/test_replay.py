@@ -5,7 +5,7 @@ It knows no host code, as a graph does not: what a pass must not take from the h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,22 +25,17 @@ if torch.cuda.is_available():
 
 from mtptools.checkpoint import open_checkpoint
 from mtptools.decoder import kernels, replay
-from mtptools.decoder.cache import CHUNK, KVCache, RingCache
+from mtptools.decoder.cache import CHUNK, Fixed, KVCache, RingCache
 from mtptools.decoder.load import load_model
 from mtptools.decoder.moe import Moe
-from mtptools.decoder.replay import Replays, cannot, ropes_of
+from mtptools.decoder.replay import cannot
 from mtptools.decoder.trunk import Trunk
 from mtptools.errors import SystemFailure
-from tests.decoder.tape import on_tape
+from tests.decoder.tape import PASSES, decoded, on_tape, recorded, same
 
 import_kernels()
 
 CPU = torch.device("cpu")
-START = CHUNK - 2
-"""Tokens before the first pass, of zeros: so the text crosses a chunk of the cache."""
-
-PASSES = (*((1, 1),) * 6, (3, 2), (3, 1), (3, 3), (3, 2), (1, 1))
-"""(rows, how many of them are kept)"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,34 +53,6 @@ def trunk(toy_path: Callable[..., Path]) -> Trunk:
     whole = load_model(open_checkpoint(toy_path(False, "Q8_0")), weights="loaded", check=False).trunk
     assert whole.replays is None
     return replace(whole, blocks=whole.blocks[-2:])
-
-
-@torch.inference_mode()
-def decoded(trunk: Trunk, passes: Sequence[tuple[int, int]] = PASSES) -> list[Tensor]:
-    """The states that are kept of each pass over a text."""
-    cache = trunk.new_cache()
-    cache.length = START
-    for layer in cache.layers:
-        if isinstance(layer, KVCache):
-            layer.make_room(START)
-            layer.advance(START)
-    found = []
-    for number, (rows, kept) in enumerate(passes):
-        if rows > 1:
-            cache.start()
-        found.append(trunk.forward([5 + 7 * number + row for row in range(rows)], cache).pre[:kept])
-        if rows > 1:
-            cache.rollback(cache.length - rows + kept)
-    return found
-
-
-def recorded(trunk: Trunk, capture: Any = on_tape) -> tuple[Trunk, Replays]:
-    replays = Replays(ropes_of(trunk.blocks), capture)
-    return replace(trunk, replays=replays), replays
-
-
-def same(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
-    return all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in zip(one, other, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -181,13 +148,14 @@ def test_experts(toy_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch)
     block: Any = model.trunk.blocks[0]
     assert isinstance(block.ffn, Moe)
     assert cannot(model.trunk.blocks, CPU, kernels=True) is None
-    rows = torch.randn((6, model.trunk.norm.shape[0]), generator=torch.Generator().manual_seed(1))
-    x = rows[:3].clone()
+    rows = torch.randn((4, model.trunk.norm.shape[0]), generator=torch.Generator().manual_seed(1))
+    x = rows[:2].clone()
     tape, out = on_tape(lambda: block.ffn.forward(x))
-    for batch in (rows[:3], rows[3:]):
+    for batch in (rows[:2], rows[2:]):
         x.copy_(batch)
         tape.replay()
         assert torch.equal(out, torch.cat([block.ffn.forward(row[None]) for row in batch]))
+    assert tape.launches <= 12  # of two rows; products of the router's rows and their sum are three of them
     monkeypatch.setattr(Moe, "_few", lambda self, x, experts: None)
     assert torch.equal(block.ffn.forward(x), out)
     with pytest.raises(RuntimeError, match="capturing"):
@@ -200,3 +168,19 @@ def test_models_that_are_not_recorded(trunk: Trunk, toy_path: Callable[..., Path
     assert cannot(away.trunk.blocks, CPU, kernels=True) is not None
     assert "no kernels" in str(cannot(trunk.blocks, CPU, kernels=False))
     assert "layers" in str(cannot([SimpleNamespace(mixer=object(), ffn=object())], CPU, kernels=True))
+
+
+@torch.inference_mode()
+def test_launches(toy_path: Callable[..., Path]) -> None:
+    """A layer of one row: what is not a product is a launch or two."""
+    trunk = load_model(open_checkpoint(toy_path(False, "Q8_0")), weights="resident", check=False).trunk
+    x, zero, counts = torch.ones((1, trunk.norm.shape[0])), torch.zeros(1, dtype=torch.int64), []
+    fixed = Fixed(zero, zero, CHUNK)
+    for block in trunk.blocks[1:]:
+        cache: Any = block.new_cache()
+        block.forward(x, cache, 0, [0])  # which makes tables and pages
+        cache.forget()
+        cache.fixed = fixed
+        tape, _ = on_tape(lambda block=block, cache=cache: block.forward(x, cache, 0, [0]))
+        counts.append(tape.launches)
+    assert counts == [12, 11]  # a recurrent layer, whose output takes its columns in another order; attention
