@@ -15,7 +15,7 @@ import torch
 
 from fixtures import permutation, random_models, releases
 from mtptools.checkpoint import Checkpoint, open_checkpoint
-from mtptools.decoder import hold, load, memory
+from mtptools.decoder import hold, kernels, load, memory
 from mtptools.decoder.ahead import Ahead
 from mtptools.decoder.cache import Cache
 from mtptools.decoder.estimate import cache_bytes, estimate, unread
@@ -102,7 +102,7 @@ def test_weights(kind: str, dtype: str, weights: str, models: Callable[[str], Ch
 @pytest.mark.parametrize("kind", EVERY)
 def test_arenas(kind: str, models: Callable[[str], Checkpoint], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of off-loaded layers every matrix has its place; planes begin on boundaries, and there is nothing else."""
-    for module in (hold, load):
+    for module in (hold, load, kernels):
         monkeypatch.setattr(module, "unavailable", lambda device: "none are to be used")
     ckpt = models(kind)
     model, layers = load_model(ckpt, weights="offloaded", check=False), estimate(ckpt, None, torch.float32).layers
