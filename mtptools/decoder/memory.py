@@ -17,6 +17,7 @@ from mtptools.decoder.offload import BATCH
 from mtptools.decoder.ops import HEAD_CHUNK
 from mtptools.decoder.parts import CHUNK_VALUES
 from mtptools.decoder.placement import Placement, split
+from mtptools.decoder.replay import MOST
 from mtptools.errors import SystemFailure, UsageError
 
 __all__ = ["DTYPES", "WEIGHTS", "DevicePlan", "MemoryPlan", "plan_memory"]
@@ -304,6 +305,8 @@ def _temporary(sizes: Estimate, mode: str, context: int, k: int, on_gpu: bool) -
     if on_gpu:
         wider = HEAD_CHUNK * sizes.hidden * 4 if mode == "loaded" and sizes.itemsize < 4 else 0
         lines += [("CUDA itself", _CUDA + wider), ("attention at work", _SCRATCH)]
+    if on_gpu and mode == "resident":  # memory of their own, twice what the largest has at a time
+        lines.append(("recorded passes", 2 * (_SCRATCH + 4 * MOST * (_COPIES * sizes.hidden + wide))))
     return lines
 
 
