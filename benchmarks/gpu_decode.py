@@ -68,7 +68,7 @@ def decode(bench: Bench) -> None:
     print("|---|---|---|---|---|---|---|---|---|")
     for name in bench.models:
         model = model_of(config_of(name, toy=bench.toy), bench.device, packed(bench.trunk, bench.device))
-        ways = {"launch by launch": replace(model, trunk=replace(model.trunk, replays=None))}
+        ways = {"launch by launch": replace(model, trunk=replace(model.trunk))}
         ways |= {} if model.trunk.replays is None else {"CUDA graphs": model}
         steps = {way: Stepper(one).start() for way, one in ways.items()}
         arms: dict[str, Callable[[], float]] = {}

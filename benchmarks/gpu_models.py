@@ -23,8 +23,8 @@ from mtptools.codecs import CODECS
 from mtptools.decoder.ahead import ahead
 from mtptools.decoder.build import Builder
 from mtptools.decoder.kernels.layouts import KINDS, Slab
-from mtptools.decoder.load import family_wiring, recorded
-from mtptools.decoder.model import Model
+from mtptools.decoder.load import family_wiring
+from mtptools.decoder.model import Model, recording
 from mtptools.decoder.offload import Offloaded
 from mtptools.decoder.ops import Arithmetic, exact_settings
 from mtptools.decoder.packed import Weight
@@ -142,9 +142,10 @@ def model_of(
         other.make = layers
         builder.layers = [other] * hp.n_layers
     with torch.inference_mode():
-        trunk = recorded(ahead(builder.trunk()))
+        trunk = ahead(builder.trunk())
         head = builder.head(trunk, family_wiring(ckpt))
-    return Model(ckpt.path, hp, trunk, head, 1, dtype, builder.arithmetic)
+    model = Model(ckpt.path, hp, trunk, head, 1, dtype, builder.arithmetic)
+    return recording(model) if device.type == "cuda" else model
 
 
 def shapes_of(config: dict[str, Any]) -> list[tuple[str, tuple[int, ...]]]:

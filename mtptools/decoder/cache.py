@@ -120,6 +120,11 @@ class KVCache:
     def back(self, mark: int) -> None:
         self.length = mark
 
+    def written(self, mark: int) -> Iterator[Tensor]:
+        """The keys and values that passes since `mark` left, a slot each."""
+        for slot in range(mark, self.length):
+            yield self.chunks[slot // CHUNK][:, slot % CHUNK]
+
     def forget(self) -> None:
         """Be as new, in the same memory."""
         self.length = 0

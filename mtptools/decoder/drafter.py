@@ -22,7 +22,7 @@ class Drafter:
     def __init__(self, head: Head) -> None:
         self.head = head
         self.used = 1 if head.wiring.recurrence == "first" else head.depth
-        self.caches = [layer.block.new_cache() for layer in head.layers[: self.used]]
+        self.caches = [head.new_cache(j) for j in range(self.used)]
         self.seen = [0] * self.used
         self.tokens: list[int] = []
         self.waiting: list[list[Tensor]] = [[] for _ in range(self.used)]
@@ -47,15 +47,15 @@ class Drafter:
         """Layer j on its next slots. A rotary position is that of the token a slot takes, less one."""
         first = self.seen[j]
         self.seen[j] += inputs.shape[0]
-        return self.head.step(j, inputs, tokens[first + j : self.seen[j] + j], self.caches[j], first + j)
+        return self.head.draft_step(j, inputs, tokens[first + j : self.seen[j] + j], self.caches[j], first + j)
 
     def draft(self, k: int, choose: Choose) -> list[int]:
         """The next k tokens after those observed; the slots this takes are forgotten at the end."""
         if k <= 0 or self.ready is None:
             return []
         before = list(self.seen)
-        for cache, seen in zip(self.caches, before, strict=True):
-            cache.start(seen)
+        for cache in self.caches:
+            cache.start()
         last = len(self.tokens)
         post, state = self.ready
         fresh: list[Tensor] = []  # states of the layer before, of slots that took drafts
@@ -69,7 +69,7 @@ class Drafter:
                 post, state = posts[-1:], states[-1:]
             else:
                 self.seen[j] += 1
-                post, state = self.head.step(j, state, drafts[-1:], self.caches[j], last - 1 + step)
+                post, state = self.head.draft_step(j, state, drafts[-1:], self.caches[j], last - 1 + step)
             drafts.append(choose(self.head.logits(post, j)[0], last + 1 + step))
         self.seen = before
         for cache, seen in zip(self.caches, before, strict=True):

@@ -17,14 +17,13 @@ from mtptools.decoder.devices import parse
 from mtptools.decoder.hold import HOW
 from mtptools.decoder.kernels import unavailable
 from mtptools.decoder.memory import DTYPES, plan_memory
-from mtptools.decoder.model import Model
+from mtptools.decoder.model import Model, recording
 from mtptools.decoder.mtp_head import Head, HeadWiring
 from mtptools.decoder.ops import exact_settings
 from mtptools.decoder.packed import how_held
 from mtptools.decoder.parts import WeightSource
 from mtptools.decoder.pipeline import Places
 from mtptools.decoder.recorder import Recorder
-from mtptools.decoder.replay import Replays, cannot, ropes_of
 from mtptools.decoder.selftest import self_test
 from mtptools.decoder.settings import read_settings
 from mtptools.decoder.settings_v4 import read_v4
@@ -43,7 +42,6 @@ __all__ = [
     "family_wiring",
     "head_of",
     "load_model",
-    "recorded",
     "source_of",
     "with_head",
     "with_vocabulary",
@@ -113,15 +111,7 @@ def load_model(
         model = Model(holder.path, ckpt.hparams, trunk, built, holder.hparams.depth, DTYPES[dtype], trunk.arithmetic)
         if check:
             self_test(model)
-    return replace(model, trunk=recorded(trunk)) if graphs and recorder is None else model
-
-
-def recorded(trunk: Trunk) -> Trunk:
-    """With passes of few rows recorded and replayed, where a GPU can."""
-    ops = trunk.arithmetic
-    if ops.device.type != "cuda" or cannot(trunk.blocks, ops.device, kernels=ops.kernels):
-        return trunk
-    return replace(trunk, replays=Replays(ropes_of(trunk.blocks)))
+    return recording(model) if graphs and recorder is None and model.arithmetic.device.type == "cuda" else model
 
 
 def with_head(model: Model, head: Checkpoint, *, wiring: HeadWiring | None = None) -> Model:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 
 from mtptools.decoder.mtp_head import Head
 from mtptools.decoder.ops import Arithmetic
+from mtptools.decoder.replay import Capture, on_cuda
 from mtptools.decoder.trunk import Trunk
 from mtptools.errors import MissingHeadError
 from mtptools.hparams import HParams
 
-__all__ = ["Model"]
+__all__ = ["Model", "recording"]
 
 
 @dataclass(frozen=True)
@@ -40,3 +42,9 @@ class Model:
 
     def with_head(self, head: Head) -> Model:
         return replace(self, head=head)
+
+
+def recording(model: Model, captures: Callable[[torch.device], Capture] = on_cuda) -> Model:
+    """The same with short passes of the trunk and of the head recorded, where they can be: see `replay.py`."""
+    head = model.head if model.head is None else model.head.recording(captures)
+    return replace(model, trunk=model.trunk.recording(captures), head=head)

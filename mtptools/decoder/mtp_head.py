@@ -7,15 +7,17 @@ of a deeper head takes layer j - 1's state of slot i and the embedding of token 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from mtptools.decoder.cache import Cache
 from mtptools.decoder.ops import Arithmetic
 from mtptools.decoder.packed import Weight
+from mtptools.decoder.replay import Capture, Replays, cannot, on_cuda
 from mtptools.decoder.trunk import Layer
 from mtptools.errors import InputError
 from mtptools.vocab.maps import Absolute, DraftVocabulary
@@ -113,6 +115,20 @@ class Head:
     wiring: HeadWiring
     eps: float
     arithmetic: Arithmetic
+    replays: tuple[Replays, ...] = field(default=(), init=False, compare=False)
+    """By layer, see `recording`; none: passes are made anew."""
+
+    def recording(self, captures: Callable[[torch.device], Capture] = on_cuda) -> Head:
+        """The same with its short passes recorded, where they can be. A changed copy (`replace`) records nothing."""
+        found, ops, blocks = replace(self), self.arithmetic, [layer.block for layer in self.layers]
+        if cannot(blocks, ops.device, kernels=ops.kernels) is None:
+            object.__setattr__(found, "replays", tuple(Replays([block], captures) for block in blocks))
+        return found
+
+    def new_cache(self, index: int) -> Cache:
+        """The memory that layer `index` has of a text."""
+        new = self.layers[index].block.new_cache
+        return self.replays[index].cache(lambda: [new()]) if self.replays else Cache([new()])
 
     @property
     def depth(self) -> int:
@@ -129,15 +145,42 @@ class Head:
         x = self.enter(index, states, tokens, position)
         return self.leave(index, self.layers[index].block.forward(x, cache, position, tokens))
 
+    def draft_step(
+        self, index: int, states: Tensor, tokens: Sequence[int], cache: Cache, position: int
+    ) -> tuple[Tensor, Tensor]:
+        """As `step`, in a memory of `new_cache`; recorded where passes are."""
+        (own,) = cache.layers
+        width, hidden = states.shape[1], self.layers[index].hidden_norm.shape[0]
+
+        def through(x: Tensor) -> Tensor:
+            fused = self._fused(index, *torch.split(x, [width, hidden], dim=1))
+            return torch.cat(self.leave(index, self.layers[index].block.forward(fused, own, position, tokens)), dim=1)
+
+        slot = cache.length
+        cache.length += len(tokens)
+        if not self.replays:
+            return self.step(index, states, tokens, own, position)
+        x = torch.cat((states, self._embedded(index, tokens, position)), dim=1)
+        both = self.replays[index].run(x, cache, slot, through, (position - slot,))
+        post, state = torch.split(both, [hidden, width], dim=1)
+        return post, state
+
     def enter(self, index: int, states: Tensor, tokens: Sequence[int], position: int) -> Tensor:
         """Norms and fusion: what the block of layer `index` reads, [rows, width]. Arguments as for `step`."""
-        layer, ops = self.layers[index], self.arithmetic
-        hidden = layer.hidden_norm.shape[0]
-        streams = states.shape[1] // hidden
+        return self._fused(index, states, self._embedded(index, tokens, position))
+
+    def _embedded(self, index: int, tokens: Sequence[int], position: int) -> Tensor:
+        layer = self.layers[index]
         ids = torch.tensor(tokens, dtype=torch.long, device=layer.hidden_norm.device)
         embedded = layer.embed[ids].float()
         if self.wiring.mask_first and position == 0:
             embedded[0] = 0.0
+        return embedded
+
+    def _fused(self, index: int, states: Tensor, embedded: Tensor) -> Tensor:
+        layer, ops = self.layers[index], self.arithmetic
+        hidden = layer.hidden_norm.shape[0]
+        streams = states.shape[1] // hidden
         embedded = ops.rms_norm(embedded, layer.embed_norm, self.eps)
         entering = ops.rms_norm(states.reshape(-1, hidden), layer.hidden_norm, self.eps)
         if streams > 1:

@@ -21,7 +21,7 @@ from mtptools.decoder.packed import Weight
 from mtptools.decoder.resident import Resident
 from mtptools.errors import SystemFailure
 
-__all__ = ["MOST", "TRIALS", "Capture", "Graph", "Replays", "cannot", "ropes_of"]
+__all__ = ["MOST", "TRIALS", "Capture", "Graph", "LeasedCache", "Replays", "cannot", "on_cuda"]
 
 MOST: Final = 16
 """Rows of a pass that is recorded: one token and its drafts."""
@@ -31,6 +31,9 @@ TRIALS: Final = 2
 
 LEAST: Final = 8 * CHUNK
 """Slots that a recording looks through at least; longer texts take twice as many, and another recording, each time."""
+
+REACH: Final = CHUNK
+"""Positions that a rotary turn may be ahead of its slot: in a head, by its depth."""
 
 Memory: TypeAlias = "KVCache | RingCache"
 
@@ -69,12 +72,6 @@ def cannot(blocks: Sequence[Any], device: torch.device, *, kernels: bool) -> str
     return None
 
 
-def ropes_of(blocks: Sequence[Any]) -> list[Any]:
-    """Each `Rope` once."""
-    ropes = [getattr(block.mixer, "rope", None) for block in blocks]
-    return list({id(rope): rope for rope in ropes if rope is not None}.values())
-
-
 def _weights(block: Any) -> Iterator[Weight]:
     yield from (weight for _, weight in block.matrices())
 
@@ -91,7 +88,7 @@ class _Tape:
 
 
 @dataclass(eq=False)
-class _Lease:
+class Lease:
     """What texts are remembered in, one after the other, and what was recorded there: it knows the addresses.
 
     tapes    by (rows, slots looked through, states kept);  met  what came up before: its programs are compiled
@@ -112,79 +109,85 @@ class _Lease:
 class LeasedCache(Cache):
     """A text's memory, taken over by the next text when it is dropped."""
 
-    def __init__(self, lease: _Lease) -> None:
+    def __init__(self, lease: Lease) -> None:
         super().__init__(lease.layers)
         self.lease = lease
 
 
 class Replays:
-    """What a trunk's passes are recorded in.
+    """What passes through some layers are recorded in.
 
-    ropes    the tables of cosines and sines that its layers read
     captures  a device to how recordings are made there
-    refused  why nothing is recorded any more; empty as long as all is well
+    refused   why nothing is recorded any more; empty as long as all is well
     """
 
-    def __init__(self, ropes: Sequence[Any], captures: Callable[[torch.device], Capture] = on_cuda) -> None:
-        self.ropes = list(ropes)
+    def __init__(self, blocks: Sequence[Any], captures: Callable[[torch.device], Capture] = on_cuda) -> None:
+        ropes = [getattr(block.mixer, "rope", None) for block in blocks]
+        self.ropes = list({id(rope): rope for rope in ropes if rope is not None}.values())
         self.refused = ""
         self.recorded = self.compared = self.replayed = 0
         self._captures = captures
-        self._free: list[_Lease] = []
+        self._free: list[Lease] = []
 
     def __str__(self) -> str:
         if self.refused:
             return f"no: {self.refused}"
         return f"{self.recorded} recorded, {self.replayed} passes replayed, {self.compared} compared bit for bit"
 
-    def cache(self, new: Callable[[], Sequence[Any]]) -> Cache:
-        """An empty memory: one that no text needs any more, or the layers that `new` makes."""
-        lease = self._free.pop() if self._free else _Lease(list(new()))
+    def cache(self, new: Callable[[], Sequence[Any]]) -> LeasedCache:
+        """An empty memory of a text: one that no text needs any more, or the layers that `new` makes."""
+        lease = self._free.pop() if self._free else Lease(list(new()))
         for layer in lease.layers:
             layer.forget()
         cache = LeasedCache(lease)
         finalize(cache, self._free.append, lease)
         return cache
 
-    def run(self, x: Tensor, cache: Cache, through: Callable[[Tensor], Tensor]) -> Tensor:
-        """through(x), x [rows, width] float32: the layers, which read and write the cache; [rows, width]."""
+    def run(
+        self, x: Tensor, cache: Cache, length: int, through: Callable[[Tensor], Tensor], also: tuple[int, ...] = ()
+    ) -> Tensor:
+        """through(x), x [rows, any] float32 to [rows, any]: layers that read and write the cache behind `length` slots.
+
+        also  what else the host's numbers are in it: a recording is of these
+        """
         rows = x.shape[0]
         if rows > MOST or self.refused or not isinstance(cache, LeasedCache):
             return through(x)
         lease, until = cache.lease, LEAST
-        while until < cache.length + rows:
+        while until < length + rows:
             until *= 2
-        key = (rows, until, *sorted({one.kept(rows) for one in lease.layers if isinstance(one, RingCache)}))
+        kept = sorted({one.kept(rows) for one in lease.layers if isinstance(one, RingCache)})
+        key = (rows, until, *kept, *also)
         self._settle(lease, rows, until)
         if key not in lease.met:  # the first time compiles programs, which a recording must not
             lease.met.add(key)
             return through(x)
         tape = lease.tapes.get(key)
         if tape is None or tape.trials < TRIALS:
-            return self._try(lease, key, x, cache.length, through)
-        self._replay(tape, x, cache.length, lease)
+            return self._try(lease, key, x, length, through)
+        self._replay(tape, x, length, lease)
         for layer in lease.layers:
             layer.advance(rows)
         assert tape.out is not None
         return tape.out.clone()
 
-    def _settle(self, lease: _Lease, rows: int, until: int) -> None:
+    def _settle(self, lease: Lease, rows: int, until: int) -> None:
         """Make room for a pass; where that moves something, what was recorded of it is void."""
         for layer in lease.layers:
             layer.make_room(rows)
-        tables = [rope.until(until).data_ptr() for rope in self.ropes]
+        tables = [rope.until(until + REACH).data_ptr() for rope in self.ropes]
         places = (*tables, *(place for layer in lease.layers for place in _places(layer)))
         if places != lease.places:
             lease.places = places
             lease.void()
 
     def _try(
-        self, lease: _Lease, key: tuple[int, ...], x: Tensor, length: int, through: Callable[[Tensor], Tensor]
+        self, lease: Lease, key: tuple[int, ...], x: Tensor, length: int, through: Callable[[Tensor], Tensor]
     ) -> Tensor:
         """The pass itself; then, from the same memory, its recording, which must do the same."""
         marks = [layer.mark() for layer in lease.layers]
         wanted = through(x)
-        seen = [_digest(layer, mark) for layer, mark in zip(lease.layers, marks, strict=True)]
+        seen = _digest(lease, marks, spoil=True)
         self._back(lease, marks)
         tape = lease.tapes.get(key)
         try:
@@ -199,9 +202,8 @@ class Replays:
             return through(x)
         for layer in lease.layers:
             layer.advance(x.shape[0])
-        found = [_digest(layer, mark) for layer, mark in zip(lease.layers, marks, strict=True)]
         assert tape.out is not None
-        if not (_same(tape.out, wanted) and all(torch.equal(*pair) for pair in zip(seen, found, strict=True))):
+        if not (_same(tape.out, wanted) and torch.equal(seen, _digest(lease, marks))):
             raise SystemFailure(  # and what else it wrote is not known: the text is not to be gone on with
                 f"a recorded pass of {x.shape[0]} rows has other bits than the pass itself on {x.device}",
                 hint="--no-graphs decodes as exactly, slower; please report the machine",
@@ -211,7 +213,7 @@ class Replays:
         lease.tapes[key] = tape
         return wanted
 
-    def _record(self, lease: _Lease, x: Tensor, until: int, through: Callable[[Tensor], Tensor]) -> _Tape:
+    def _record(self, lease: Lease, x: Tensor, until: int, through: Callable[[Tensor], Tensor]) -> _Tape:
         at = torch.zeros(1, dtype=torch.int64, device=x.device)
         positions = torch.zeros(x.shape[0], dtype=torch.int64, device=x.device)
         tape = _Tape(x.clone(), Fixed(positions, at, until))
@@ -226,7 +228,7 @@ class Replays:
         self.recorded += 1
         return tape
 
-    def _replay(self, tape: _Tape, x: Tensor, length: int, lease: _Lease) -> None:
+    def _replay(self, tape: _Tape, x: Tensor, length: int, lease: Lease) -> None:
         rows = x.shape[0]
         rings = [layer.at for layer in lease.layers if isinstance(layer, RingCache)]
         numbers = torch.tensor([*range(length, length + rows), rings[0] if rings else 0], dtype=torch.int64)
@@ -239,7 +241,7 @@ class Replays:
         self.replayed += 1
 
     @staticmethod
-    def _back(lease: _Lease, marks: Sequence[Any]) -> None:
+    def _back(lease: Lease, marks: Sequence[Any]) -> None:
         for layer, mark in zip(lease.layers, marks, strict=True):
             layer.back(mark)
 
@@ -251,13 +253,21 @@ def _places(layer: Memory) -> tuple[int, ...]:
     return layer.conv.data_ptr(), layer.memory.data_ptr()
 
 
-def _digest(layer: Memory, mark: Any) -> Tensor:
-    """What was written since `mark`: the keys and values, or sums of the bits of states."""
-    if isinstance(layer, KVCache):
-        slots = range(mark, layer.length)
-        return torch.stack([layer.chunks[slot // CHUNK][:, slot % CHUNK] for slot in slots]).view(torch.uint8)
-    sums = [state.view(torch.int32).sum(-1, dtype=torch.int64).flatten() for state in layer.written(mark)]
+def _digest(lease: Lease, marks: Sequence[Any], *, spoil: bool = False) -> Tensor:
+    """Of what was written since `marks`, keys, values and states, sums of the bits of every row.
+
+    spoil  and undo it, so that who is to write it must
+    """
+    sums = []
+    for layer, mark in zip(lease.layers, marks, strict=True):
+        for one in layer.written(mark):
+            sums.append(one.view(_BITS[one.element_size()]).sum(-1, dtype=torch.int64).flatten())
+            if spoil:
+                one.fill_(float("nan"))
     return torch.cat(sums)
+
+
+_BITS: Final = {2: torch.int16, 4: torch.int32}
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

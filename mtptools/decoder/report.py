@@ -119,7 +119,9 @@ def fingerprint(model: Model) -> dict[str, Any]:
     """What the bits may depend on."""
     held = {how_held(weight) for block in model.trunk.blocks for _, weight in block.matrices()}
     found = surroundings(model.arithmetic, model.dtype, held)
-    return found if model.trunk.replays is None else found | {"graphs": str(model.trunk.replays)}
+    recorded = {"trunk": [model.trunk.replays], "head": model.head.replays if model.head is not None else ()}
+    told = [f"{what}: {one}" for what, every in recorded.items() for one in every if one is not None]
+    return found | {"graphs": "; ".join(told)} if told else found
 
 
 def surroundings(arithmetic: Arithmetic, dtype: torch.dtype, held: Collection[str]) -> dict[str, Any]:

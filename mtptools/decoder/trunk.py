@@ -6,7 +6,7 @@ The residual stream is float32 whatever the weights' dtype; only matrix products
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from mtptools.decoder.cache import Cache, LayerCache
 from mtptools.decoder.ops import Arithmetic, by_rows
 from mtptools.decoder.packed import Weight
-from mtptools.decoder.replay import Replays
+from mtptools.decoder.replay import Capture, Replays, cannot, on_cuda
 
 __all__ = ["Block", "Ffn", "Layer", "Mixer", "States", "Trunk"]
 
@@ -127,7 +127,7 @@ class Trunk:
 
     streams   residual streams side by side, each starting as the embedding
     collapse  mixes them down [rows, streams * hidden] -> [rows, hidden]; None where there is one
-    replays   records passes of few rows and replays them; None: each is made anew
+    replays   records passes of few rows and replays them, see `recording`; None: each is made anew
     """
 
     embed: Weight
@@ -138,7 +138,14 @@ class Trunk:
     arithmetic: Arithmetic
     streams: int = 1
     collapse: Callable[[Tensor], Tensor] | None = None
-    replays: Replays | None = None
+    replays: Replays | None = field(default=None, init=False, compare=False)
+
+    def recording(self, captures: Callable[[torch.device], Capture] = on_cuda) -> Trunk:
+        """The same with its short passes recorded, where they can be. A changed copy (`replace`) records nothing."""
+        found, ops = replace(self), self.arithmetic
+        if cannot(self.blocks, ops.device, kernels=ops.kernels) is None:
+            object.__setattr__(found, "replays", Replays(self.blocks, captures))
+        return found
 
     def new_cache(self) -> Cache:
         if self.replays is not None:
@@ -160,7 +167,7 @@ class Trunk:
                 x = block.forward(x, layer, cache.length, ids)
             return x
 
-        x = through(x) if self.replays is None else self.replays.run(x, cache, through)
+        x = through(x) if self.replays is None else self.replays.run(x, cache, cache.length, through)
         cache.length += len(ids)
         mixed = x if self.collapse is None else self.collapse(x)
         return States(x, self.arithmetic.rms_norm(mixed, self.norm, self.eps))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from triton.runtime.interpreter import GridExecutor
 
 from mtptools.decoder.cache import CHUNK, KVCache
-from mtptools.decoder.replay import Replays, ropes_of
+from mtptools.decoder.replay import Replays
 from mtptools.decoder.trunk import Trunk
 
 START = CHUNK - 2
@@ -126,8 +125,9 @@ def decoded(trunk: Trunk, passes: Sequence[tuple[int, int]] = PASSES) -> list[Te
 
 
 def recorded(trunk: Trunk, capture: Any = on_tape) -> tuple[Trunk, Replays]:
-    replays = Replays(ropes_of(trunk.blocks), lambda device: capture)
-    return replace(trunk, replays=replays), replays
+    ours = trunk.recording(lambda device: capture)
+    assert ours.replays is not None
+    return ours, ours.replays
 
 
 def same(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:

@@ -26,8 +26,10 @@ if torch.cuda.is_available():
 from mtptools.checkpoint import open_checkpoint
 from mtptools.decoder import kernels, replay
 from mtptools.decoder.cache import CHUNK, Fixed, KVCache, RingCache
+from mtptools.decoder.drafter import Drafter
 from mtptools.decoder.load import load_model
 from mtptools.decoder.moe import Moe
+from mtptools.decoder.mtp_head import Head
 from mtptools.decoder.replay import cannot
 from mtptools.decoder.trunk import Trunk
 from mtptools.errors import SystemFailure
@@ -184,3 +186,29 @@ def test_launches(toy_path: Callable[..., Path]) -> None:
         tape, _ = on_tape(lambda block=block, cache=cache: block.forward(x, cache, 0, [0]))
         counts.append(tape.launches)
     assert counts == [12, 11]  # a recurrent layer, whose output takes its columns in another order; attention
+
+
+@torch.inference_mode()
+def test_drafts(toy_path: Callable[..., Path]) -> None:
+    """The head's passes: their norms and fusion too, and slots taken back after every step."""
+    head = load_model(open_checkpoint(toy_path(False, "Q8_0")), weights="loaded", check=False).require_head()
+    ours = head.recording(lambda device: on_tape)
+    (replays,) = ours.replays
+    states = torch.randn((8, head.layers[0].norm.shape[0]), generator=torch.Generator().manual_seed(2))
+
+    def drafted(head: Head) -> list[Tensor]:
+        drafter, rows = Drafter(head), []
+
+        def choose(row: Tensor, position: int) -> int:
+            rows.append(row)
+            return int(row.argmax())
+
+        for at in range(0, 8, 2):
+            drafter.observe(states[at : at + 2], [7 * at, 7 * at + 1])
+            drafter.draft(4, choose)
+        return rows
+
+    assert same(drafted(ours), drafted(head))
+    assert not replays.refused
+    assert replays.replayed > replays.compared > 1
+    assert not replace(ours, layers=tuple(layer.swapped() for layer in ours.layers)).replays

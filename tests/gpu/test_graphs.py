@@ -43,7 +43,10 @@ def _decoding(device: torch.device, name: str) -> None:
     model, prompt = artifacts.load(name, device, "resident", "bfloat16"), artifacts.prompt_of(name)
     replays = model.trunk.replays
     assert replays is not None
-    eager = replace(model, trunk=replace(model.trunk, replays=None))
+    head = replace(model.require_head())
+    eager = replace(model, trunk=replace(model.trunk), head=head)
+    assert eager.trunk.replays is None
+    assert not head.replays
     plain = decode_plain(eager, prompt, 40)
     assert compare(plain, decode_plain(model, prompt, 40)).equal
     for k in (1, 3):
