@@ -185,6 +185,7 @@ class Verification:
         lines = [
             f"L2 parity      {'pass' if report.parity_ok else 'fail'}: {len(report.parity)} arms, {rows} logits rows "
             f"compared bit for bit ({print_['dtype']} on {print_['device']})",
+            *([f"L2 graphs      {print_['graphs']}"] if "graphs" in print_ else []),
             f"L3 acceptance  {report.prompts} prompts, {report.tokens} tokens each, {report.distinct:.0%} distinct",
             "",
             *acceptance_table(report, self.baseline_acceptance),

@@ -130,7 +130,7 @@ def how(data: Data) -> Iterator[Section]:
     told = report.get("fingerprint") or {}
     rows = [("mtptools", str(data.get("version")))]
     names = ("torch", "device", "gpu", "driver", "cuda", "dtype", "arithmetic", "threads", "machine", "cpu_capability")
-    rows += [(name.replace("_", " "), str(told[name])) for name in names if told.get(name) is not None]
+    rows += [(name.replace("_", " "), str(told[name])) for name in (*names, "graphs") if told.get(name) is not None]
     if told.get("weights"):
         rows.append(("weights", ", ".join(map(str, told["weights"]))))
     for key, name in (("prompts_digest", "prompts, sha256 of their tokens"), ("text_digest", "text, sha256")):
