@@ -5,11 +5,15 @@
 disk        the file read from start to end; cold where the system lets its pages go (what is below it may still cache)
 decoding    every tensor that the pass reads turned into float32, from a file that is cached
 arithmetic  products of the same shapes with the same number of rows, drafts' too, on matrices that are in memory
-stream      the pass itself, from a file as cold as the disk's arm
+pass        `verify --stream` itself, from a file as cold as the disk's arm
 
-The pass tries no controls (--controls: it does), which are more passes over the head and the output matrix.
-The arms take turns. GB are of the file, 10**9 bytes; a rate is the median of the runs, with the least and the most. The
-pass does one thing after the other, and so what it could reach is also given as the sum of the three times.
+The lowest of the first three limits the pass, which does all at once: a line says which, and what share is reached.
+
+The pass tries no controls (--controls: it does), which are more passes over the head.
+The arms take turns, each on --threads; the pass has a thread beside them that reads and decodes. GB are of the file,
+10**9 bytes; a rate is the median of the runs, with the least and the most. "others" are cores that other processes used
+meanwhile, at most: with more than a few hundredths the pass had no core of its own for each thread. The first line says
+how fast products of float32 matrices can be, and each line how fast those of the arithmetic's arm are.
 Weights are random; norms are 1. Files are written to --folder (a temporary one) and deleted.
 """
 
@@ -39,10 +43,12 @@ from mtptools.checkpoint import Checkpoint, open_checkpoint
 from mtptools.codecs import CODECS, decode, encode
 from mtptools.containers.gguf import Metadata, header_bytes, padded
 from mtptools.containers.gguf_values import scalar_value, string_value
+from mtptools.decoder.stream.arithmetic import Blockwise
 from mtptools.decoder.stream.model import Streamed
 from mtptools.decoder.stream.outline import Stage
 from mtptools.decoder.stream.passages import Passage, Passages
 from mtptools.decoder.stream.run import stream
+from mtptools.decoder.stream.trunk_pass import MIX_ROWS
 from mtptools.tensors import Blob, Tensor
 
 RELEASE = Path(__file__).parents[1] / "fixtures" / "releases" / "qwen3.5-0.8b-base.json"
@@ -181,17 +187,56 @@ def decode_all(ckpt: Checkpoint) -> None:
             decode(tensor, start, min(start + step, tensor.n_rows))
 
 
-def multiply(stages: list[Stage], rows: int) -> None:
-    """Every matrix once, as wide as they are and as high as they are; matrices of one shape share memory."""
-    made: dict[tuple[int, ...], torch.Tensor] = {}
+def multiplied(stages: list[Stage]) -> Iterator[tuple[int, int]]:
+    """Heights and widths of the matrices."""
     for stage in stages:
         for tensor in stage.tensors:
             if len(tensor.shape) == 2 and "conv1d" not in tensor.name:
-                height, width = tensor.shape
-                weight = made.setdefault((min(height, 8192), width), torch.ones(min(height, 8192), width))
-                x = made.setdefault((rows, width, 0), torch.ones(rows, width))
-                for _ in range(-(-height // 8192)):
-                    torch.nn.functional.linear(x, weight)
+                yield tensor.shape[0], tensor.shape[1]
+
+
+def multiply(stages: list[Stage], rows: int) -> None:
+    """Every matrix once, by so many rows at a time and in blocks as the pass does; matrices of a width share memory."""
+    ops = Blockwise.on(torch.device("cpu"))
+    widths = {width for _, width in multiplied(stages)}
+    weights = {width: torch.ones(8192, width) for width in widths}
+    inputs = {width: torch.ones(rows, width) for width in widths}
+    for height, width in multiplied(stages):
+        for at in range(0, rows, MIX_ROWS):
+            for start in range(0, height, 8192):
+                ops.linear(inputs[width][at : at + MIX_ROWS], weights[width][: height - start])
+
+
+def peak() -> float:
+    """FLOP/s of a product of matrices that the cache holds: the best of many."""
+    a, b = torch.ones(512, 1024), torch.ones(1024, 1024)
+    return 2 * a.numel() * 1024 / min(taken(lambda: a @ b) for _ in range(100))
+
+
+def busy() -> float:
+    """Seconds that all cores together have worked; 0 where the system does not tell."""
+    try:
+        told_by = Path("/proc/stat").read_text().split(None, 9)[1:9]
+    except OSError:
+        return 0.0
+    user, nice, system, _, _, irq, soft, steal = map(int, told_by)
+    return float(user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Others:
+    """Cores that other processes use while this is entered."""
+
+    cores: float = 0.0
+
+    def __enter__(self) -> Others:
+        self._start = (time.perf_counter(), busy() - time.process_time())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        start, before = self._start
+        now = (busy() - time.process_time() - before) / (time.perf_counter() - start)
+        self.cores = max(self.cores, now)
 
 
 def passages(rows: int, vocab: int) -> Passages:
@@ -210,7 +255,7 @@ def told(nbytes: int, seconds: list[float]) -> str:
 
 
 def measure(path: Path, rows: int, runs: int, k: int, controls: bool) -> None:
-    """One line, and what is the lowest of the limits."""
+    """One line, and what its products reach."""
     ckpt = open_checkpoint(path)
     texts = passages(rows, ckpt.hparams.vocab_size)
 
@@ -218,26 +263,27 @@ def measure(path: Path, rows: int, runs: int, k: int, controls: bool) -> None:
         return Streamed(ckpt, texts, device=torch.device("cpu"))
 
     outline = model().outline
-    output = Stage((ckpt["token_embd.weight"],), 0)  # tied: the embedding looked up is no product, this is one
+    output = Stage((ckpt["token_embd.weight"],))  # tied: the embedding looked up is no product, this is one
     stages = [outline.ends, *outline.layers, outline.head, *[output] * k]  # each draft passes it too
-    times: dict[str, list[float]] = {"disk": [], "decoding": [], "arithmetic": [], "stream": []}
-    left = 0.0
+    times: dict[str, list[float]] = {"disk": [], "decoding": [], "arithmetic": [], "pass": []}
+    left, others = 0.0, Others()
     for _ in range(runs):
-        left = max(left, forget(path))
-        times["disk"].append(taken(lambda: read(path)))
-        times["decoding"].append(taken(lambda: decode_all(ckpt)))
-        times["arithmetic"].append(taken(lambda: multiply(stages, rows)))
-        left = max(left, forget(path))
-        times["stream"].append(taken(lambda: stream(model(), k, controls=controls)))
-    nbytes = outline.nbytes
+        with others:
+            left = max(left, forget(path))
+            times["disk"].append(taken(lambda: read(path)))
+            times["decoding"].append(taken(lambda: decode_all(ckpt)))
+            times["arithmetic"].append(taken(lambda: multiply(stages, rows)))
+            left = max(left, forget(path))
+            times["pass"].append(taken(lambda: stream(model(), k, controls=controls)))
     middle = {name: statistics.median(seconds) for name, seconds in times.items()}
-    limit = max(("disk", "decoding", "arithmetic"), key=lambda name: middle[name])
-    together = sum(middle[name] for name in ("disk", "decoding", "arithmetic"))
-    cells = "".join(f"{told(nbytes, seconds):>26}" for seconds in times.values())
+    lowest = max(("disk", "decoding", "arithmetic"), key=lambda name: middle[name])
+    cells = "".join(f"{told(outline.nbytes, seconds):>22}" for seconds in times.values())
     state = "cold" if left < 0.05 else f"warm: {left:.0%} of the file stayed in memory"
+    share = middle[lowest] / middle["pass"]
+    flops = 2 * rows * sum(height * width for height, width in multiplied(stages))
     print(
-        f"{path.stem:<8}{rows:>10}{cells}   lowest limit: {limit}, the pass at {middle[limit] / middle['stream']:.0%} "
-        f"of it, at {together / middle['stream']:.0%} of one after the other; {state}",
+        f"{path.stem:<8}{rows:>9}{cells}  lowest limit: {lowest}, the pass at {share:.0%} of it; {state}; "
+        f"others {others.cores:.2f} cores; products {flops / middle['arithmetic'] / 1e9:.0f} GFLOP/s",
         flush=True,
     )
 
@@ -266,8 +312,12 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     torch.set_num_threads(args.threads)
     positions = [int(rows) for rows in args.positions.split(",")]
-    print(f"{platform.machine()}, torch {torch.__version__}, {args.threads} thread(s), medians of {args.runs}; GB/s")
-    print(f"{'':<8}{'positions':>10}" + "".join(f"{name:>26}" for name in ("disk", "decoding", "arithmetic", "stream")))
+    print(
+        f"{platform.machine()}, torch {torch.__version__}, {args.threads} thread(s) of {os.cpu_count()}, medians of "
+        f"{args.runs}; GB/s; products of float32 reach {peak() / 1e9:.0f} GFLOP/s"
+    )
+    names = ("disk", "decoding", "arithmetic", "pass")
+    print(f"{'':<8}{'positions':>9}" + "".join(f"{name:>22}" for name in names))
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         for kind in args.types.split(","):
             path = Path(folder) / f"{kind}.gguf"

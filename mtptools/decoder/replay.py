@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from operator import is_not
 from typing import Any, Final, Protocol, TypeAlias
 from weakref import finalize
 
@@ -48,15 +50,26 @@ Capture: TypeAlias = "Callable[[Callable[[], Tensor]], tuple[Graph, Tensor]]"
 
 def on_cuda(device: torch.device) -> Capture:
     """As CUDA graphs in one pool of memory: no two are replayed at a time, and what one writes is copied at once."""
-    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    pool, stream = torch.cuda.graph_pool_handle(), _beside(device)
 
     def capture(run: Callable[[], Tensor]) -> tuple[Graph, Tensor]:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(device), torch.cuda.graph(graph, pool=pool, stream=stream):
-            out = run()
+        with torch.cuda.device(device):
+            before = torch.cuda.current_stream()
+            try:
+                with torch.cuda.graph(graph, pool=pool, stream=stream):
+                    out = run()
+            finally:
+                torch.cuda.set_stream(before)  # torch goes back by itself only if the recording ends well
         return graph, out
 
     return capture
+
+
+@cache
+def _beside(device: torch.device) -> Any:
+    """The stream of all recordings: cuBLAS gets up to 32 MB for each that it was ever used on, and keeps them."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def cannot(blocks: Sequence[Any], device: torch.device, *, kernels: bool) -> str | None:
@@ -91,12 +104,13 @@ class _Tape:
 class Lease:
     """What texts are remembered in, one after the other, and what was recorded there: it knows the addresses.
 
+    places   what recordings read and write; held, or something else might come to its address without being noticed
     tapes    by (rows, slots looked through, states kept);  met  what came up before: its programs are compiled
     capture  how recordings are made, which share memory: new ones once they are void
     """
 
     layers: list[Memory]
-    places: tuple[int, ...] = ()
+    places: tuple[Tensor, ...] = ()
     tapes: dict[tuple[int, ...], _Tape] = field(default_factory=dict)
     met: set[tuple[int, ...]] = field(default_factory=set)
     capture: Capture | None = None
@@ -175,9 +189,9 @@ class Replays:
         """Make room for a pass; where that moves something, what was recorded of it is void."""
         for layer in lease.layers:
             layer.make_room(rows)
-        tables = [rope.until(until + REACH).data_ptr() for rope in self.ropes]
+        tables = [rope.until(until + REACH) for rope in self.ropes]
         places = (*tables, *(place for layer in lease.layers for place in _places(layer)))
-        if places != lease.places:
+        if len(places) != len(lease.places) or any(map(is_not, places, lease.places)):
             lease.places = places
             lease.void()
 
@@ -246,11 +260,9 @@ class Replays:
             layer.back(mark)
 
 
-def _places(layer: Memory) -> tuple[int, ...]:
-    """Addresses of a layer's memory. Chunks of keys may be added: their addresses are read on the device."""
-    if isinstance(layer, KVCache):
-        return (layer.pages.data_ptr(),)
-    return layer.conv.data_ptr(), layer.memory.data_ptr()
+def _places(layer: Memory) -> tuple[Tensor, ...]:
+    """A layer's memory. Chunks of keys may be added: their addresses are read on the device."""
+    return (layer.pages,) if isinstance(layer, KVCache) else (layer.conv, layer.memory)
 
 
 def _digest(lease: Lease, marks: Sequence[Any], *, spoil: bool = False) -> Tensor:

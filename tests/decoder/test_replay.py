@@ -5,7 +5,8 @@ It knows no host code, as a graph does not: what a pass must not take from the h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,9 +29,12 @@ from mtptools.decoder import kernels, replay
 from mtptools.decoder.cache import CHUNK, Fixed, KVCache, RingCache
 from mtptools.decoder.drafter import Drafter
 from mtptools.decoder.load import load_model
-from mtptools.decoder.moe import Moe
+from mtptools.decoder.model import Model
+from mtptools.decoder.moe import Mlp, MlpWeights, Moe
 from mtptools.decoder.mtp_head import Head
-from mtptools.decoder.replay import cannot
+from mtptools.decoder.offload import offloaded
+from mtptools.decoder.pipeline import Elsewhere
+from mtptools.decoder.replay import _Tape, cannot, on_cuda
 from mtptools.decoder.trunk import Trunk
 from mtptools.errors import SystemFailure
 from tests.decoder.tape import PASSES, decoded, on_tape, recorded, same
@@ -50,11 +54,15 @@ def _kernels() -> Any:
 
 
 @pytest.fixture(scope="module")
-def trunk(toy_path: Callable[..., Path]) -> Trunk:
+def model(toy_path: Callable[..., Path]) -> Model:
+    return load_model(open_checkpoint(toy_path(False, "Q8_0")), weights="loaded", check=False)
+
+
+@pytest.fixture(scope="module")
+def trunk(model: Model) -> Trunk:
     """A recurrent layer and one of attention."""
-    whole = load_model(open_checkpoint(toy_path(False, "Q8_0")), weights="loaded", check=False).trunk
-    assert whole.replays is None
-    return replace(whole, blocks=whole.blocks[-2:])
+    assert model.trunk.replays is None
+    return replace(model.trunk, blocks=model.trunk.blocks[-2:])
 
 
 @pytest.fixture(scope="module")
@@ -153,10 +161,9 @@ def test_experts(toy_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch)
     rows = torch.randn((4, model.trunk.norm.shape[0]), generator=torch.Generator().manual_seed(1))
     x = rows[:2].clone()
     tape, out = on_tape(lambda: block.ffn.forward(x))
-    for batch in (rows[:2], rows[2:]):
-        x.copy_(batch)
-        tape.replay()
-        assert torch.equal(out, torch.cat([block.ffn.forward(row[None]) for row in batch]))
+    x.copy_(rows[2:])
+    tape.replay()
+    assert torch.equal(out, torch.cat([block.ffn.forward(row[None]) for row in rows[2:]]))
     assert tape.launches <= 12  # of two rows; products of the router's rows and their sum are three of them
     monkeypatch.setattr(Moe, "_few", lambda self, x, experts: None)
     assert torch.equal(block.ffn.forward(x), out)
@@ -164,10 +171,49 @@ def test_experts(toy_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch)
         on_tape(lambda: block.ffn.forward(x))
 
 
-def test_models_that_are_not_recorded(trunk: Trunk, toy_path: Callable[..., Path]) -> None:
+def test_memory_that_is_given_out_again(trunk: Trunk) -> None:
+    """Another table of angles, at the address of the one that was recorded: it is not the same."""
+    ours, replays = recorded(trunk)
+    lease, first, kept = replays.cache(ours._caches).lease, torch.zeros(2, CHUNK, 8), []
+    other = first[:, : CHUNK // 2]
+    assert other.data_ptr() == first.data_ptr()
+    for table in (first, first, other):
+        replays.ropes = [SimpleNamespace(until=lambda stop, table=table: table)]
+        replays._settle(lease, 1, CHUNK)
+        kept.append(len(lease.tapes))
+        lease.tapes[(1,)] = _Tape(torch.empty(0), Fixed(torch.empty(0), torch.empty(0), 0))
+    assert kept == [0, 1, 0]
+
+
+def test_the_stream_after_a_recording_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`torch.cuda.graph` goes back to the stream that it came from only if the recording ends well."""
+
+    @contextmanager
+    def graph(*args: object, stream: str, **more: object) -> Iterator[None]:
+        current.append(stream)
+        yield
+        raise RuntimeError("invalid capture")
+
+    current = ["the computing's"]
+    for name in ("CUDAGraph", "graph_pool_handle"):
+        monkeypatch.setattr(torch.cuda, name, object)
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: "the recording's")
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: current[-1])
+    monkeypatch.setattr(torch.cuda, "set_stream", current.append)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    replay._beside.cache_clear()
+    with pytest.raises(RuntimeError, match="invalid"):
+        on_cuda(CPU)(lambda: torch.empty(0))
+    replay._beside.cache_clear()
+    assert current == ["the computing's", "the recording's", "the computing's"]
+
+
+def test_models_that_are_not_recorded(trunk: Trunk) -> None:
     assert cannot(trunk.blocks, CPU, kernels=True) is None
-    away = load_model(open_checkpoint(toy_path(False, "Q8_0")), weights="offloaded", check=False)
-    assert cannot(away.trunk.blocks, CPU, kernels=True) is not None
+    assert "layers" in str(cannot([Elsewhere(trunk.blocks[0], CPU, CPU)], CPU, kernels=True))
+    away = Mlp(MlpWeights(offloaded(torch.ones(2, 1), CPU), torch.ones(1, 1)), trunk.arithmetic)
+    assert "GPU" in str(cannot([replace(trunk.blocks[0], ffn=away)], CPU, kernels=True))
     assert "no kernels" in str(cannot(trunk.blocks, CPU, kernels=False))
     assert "layers" in str(cannot([SimpleNamespace(mixer=object(), ffn=object())], CPU, kernels=True))
 
@@ -189,9 +235,9 @@ def test_launches(toy_path: Callable[..., Path]) -> None:
 
 
 @torch.inference_mode()
-def test_drafts(toy_path: Callable[..., Path]) -> None:
+def test_drafts(model: Model) -> None:
     """The head's passes: their norms and fusion too, and slots taken back after every step."""
-    head = load_model(open_checkpoint(toy_path(False, "Q8_0")), weights="loaded", check=False).require_head()
+    head = model.require_head()
     ours = head.recording(lambda device: on_tape)
     (replays,) = ours.replays
     states = torch.randn((8, head.layers[0].norm.shape[0]), generator=torch.Generator().manual_seed(2))

@@ -7,15 +7,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from tests.kernels.checks_rows import same
+
 __all__ = ["COUNTS", "rows_by_themselves", "same"]
 
 COUNTS = (1, 2, 4, 5, 16, 33)
 POSITIONS = 16
-
-
-def same(a: Tensor, b: Tensor) -> bool:
-    """Bit for bit, of float32."""
-    return torch.equal(a.contiguous().view(torch.int32), b.contiguous().view(torch.int32))
 
 
 def rows_by_themselves(

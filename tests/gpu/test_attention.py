@@ -91,9 +91,10 @@ def test_speculative_is_plain(device: torch.device, name: str, dtype: str, monke
 
 
 def test_over_the_edge_of_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same, here, of a text that is in its second chunk soon."""
-    monkeypatch.setattr(kernels, "chosen", lambda device: True)
+    """The same, here, of a text that is in its second chunk soon, of which kernels do the attention alone."""
+    artifacts.load.cache_clear()  # a model knows from its loading on what else they do
     model, prompt = artifacts.load("qwen35", CPU, "loaded", "float32"), artifacts.prompt_of("qwen35")
+    monkeypatch.setattr(kernels, "chosen", lambda device: True)
     speculative_is_plain(model, (prompt * 60)[:61], 5, [2], SAMPLINGS[:1], ["fast"])
 
 
@@ -120,6 +121,7 @@ def test_attention_that_depends_on_rows_is_seen(
     device: torch.device, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fault put in on purpose: one bit, by the number of rows."""
+    model = artifacts.load(name, device, "loaded", "float32")
     monkeypatch.setattr(kernels, "chosen", lambda device: True)
     honest = attention.attend
 
@@ -127,6 +129,5 @@ def test_attention_that_depends_on_rows_is_seen(
         return honest(queries, cache, last, *more) * (1 + (len(queries) == 3) * 2.0**-22)
 
     monkeypatch.setattr(attention, "attend", wrong)
-    model = artifacts.load(name, device, "loaded", "float32")
     with pytest.raises(AssertionError, match="first_difference=1"):
         speculative_is_plain(model, artifacts.prompt_of(name)[:4], 6, [2], SAMPLINGS[:1], ["fast"])

@@ -14,6 +14,7 @@ from mtptools.decoder.deltanet import DeltaNet, DeltaNetWeights
 from mtptools.decoder.kernels import delta as kernels
 from mtptools.decoder.ops import Arithmetic
 from mtptools.decoder.ring import Ring
+from tests.kernels.checks_rows import same
 
 CPU: Final = torch.device("cpu")
 EPS: Final = 1e-3
@@ -98,11 +99,6 @@ class Text:
             states.append(state)
             outs.append(out)
         return states, torch.cat(outs)
-
-
-def same(a: Tensor, b: Tensor) -> bool:
-    """Bit for bit, of float32; NaN too."""
-    return torch.equal(a.contiguous().view(torch.int32), b.contiguous().view(torch.int32))
 
 
 def is_near(shape: Shape, rows: int, device: torch.device = CPU, near: float = 4e-6) -> None:

@@ -17,9 +17,8 @@ from mtptools.decoder.kernels import rows
 from mtptools.decoder.ops import Arithmetic
 from mtptools.decoder.routing import choose_experts
 from mtptools.decoder.settings import Routing
+from tests.kernels.checks_attention import CPU, EPS
 
-CPU: Final = torch.device("cpu")
-EPS: Final = 2.0**-24
 NORM: Final = 32 * EPS
 """A thread adds 16 values, at most 32, then there are 9 sums of two; half of that, and some single roundings."""
 
@@ -198,6 +197,7 @@ def mix_is_exact(used: int, hidden: int, n: int = 3, device: torch.device = CPU)
 
 
 def same(a: Tensor, b: Tensor) -> bool:
+    """Bit for bit, of float32; NaN too."""
     return a.shape == b.shape and torch.equal(a.contiguous().view(torch.int32), b.contiguous().view(torch.int32))
 
 

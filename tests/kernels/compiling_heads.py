@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
@@ -53,7 +53,7 @@ def written(capability: int, dtype: str) -> Any:
     return compiled(programs_heads.write, capability, pointers, heads._writing(LATENT, DTYPES[dtype]) | heads._OPTIONS)
 
 
-def programs_for_rows(made: Callable[[Any], Any]) -> list[int]:
+def programs_for_rows(made: Callable[[Any], Any], counts: Sequence[int]) -> list[int]:
     """Launches of many numbers of rows, slots and offsets, up to the launch itself; how many programs of each kind?"""
     driver.set_active(NoGpu())
     both = {name: made(getattr(programs_heads, name)) for name in ("place", "write")}
@@ -61,7 +61,7 @@ def programs_for_rows(made: Callable[[Any], Any]) -> list[int]:
     heads.programs = SimpleNamespace(**both)
     layer = SMALL["partial"]
     cache = layer.cache(torch.bfloat16, 1100)
-    for rows in (1, 2, 5, 15, 16, 17, 33):
+    for rows in counts:
         fused = layer.fused(rows)
         for first, offset, capacity in ((0, 0, 64), (1, 1, 1024), (16, 16, 1000), (1000, -5, 1152)):
             slots = torch.arange(first - 1, first + rows)
@@ -86,8 +86,8 @@ def main() -> None:
         name, *how = job.split(":")
         if name == "rows":
             found: dict[str, Any] = {
-                "as it is": programs_for_rows(lambda fn: fn),
-                "specialized": programs_for_rows(lambda fn: triton.jit(fn.fn)),
+                "as it is": programs_for_rows(lambda fn: fn, (1, 2, 5, 15, 16, 17, 33)),
+                "specialized": programs_for_rows(lambda fn: triton.jit(fn.fn), (1,)),
             }
         else:
             capability, dtype = int(how[0]), how[1]

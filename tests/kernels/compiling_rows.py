@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
@@ -72,13 +72,13 @@ def said(program: Any) -> dict[str, Any]:
     return {**facts(program), "approximate": approximate, "flushed": len(re.findall(r"\b(?:add|sub|mul)\S*\.ftz", ptx))}
 
 
-def programs_for_rows(made: Callable[[Any], Any]) -> dict[str, int]:
+def programs_for_rows(made: Callable[[Any], Any], counts: Sequence[int]) -> dict[str, int]:
     """Launches of many numbers of rows, at many addresses, up to the launch itself; how many programs of each?"""
     driver.set_active(NoGpu())
     every = {name: made(getattr(programs_rows, name)) for name in programs_rows.__all__}
     type(every["norm"]).__getitem__ = lambda self, grid: partial(self.warmup, grid=grid)
     rows.programs = SimpleNamespace(**every)
-    for n in (1, 2, 16, 17):
+    for n in counts:
         for distance, at in ((64, 0), (80, 16), (81, 1)):
             x = torch.ones(n * distance + at)[at:].view(n, distance)[:, :32]
             rows.norm(x, x[0], 1e-6)
@@ -95,8 +95,8 @@ def main() -> None:
     for job in sys.argv[1:]:
         if job == "rows":
             found: dict[str, Any] = {
-                "as it is": programs_for_rows(lambda fn: fn),
-                "specialized": programs_for_rows(lambda fn: triton.jit(fn.fn)),
+                "as it is": programs_for_rows(lambda fn: fn, (1, 2, 16, 17)),
+                "specialized": programs_for_rows(lambda fn: triton.jit(fn.fn), (1,)),
             }
         elif job == "inexact":
             source = ASTSource(fn=inexact, signature={"x": "*fp32"}, constexprs={})

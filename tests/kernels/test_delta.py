@@ -163,7 +163,7 @@ MUTANTS: list[tuple[str, str, Callable[[], None]]] = [
     ("state = state * tl.load(line + channels + v_heads + head)", "state = state * 1.0", near_all),
     ("        delta = (value - tl", "        delta = (value + tl", near_all),
     ("b + v_heads) + tl.load(dt + v_head)", "b + v_heads) + tl.load(dt)", near_all),
-    ("2.0 * s * series", "s * series", near_all),
+    ("softplus(tl.load(b + v_heads)", "(tl.load(b + v_heads)", near_all),
     (
         "channels + head * v_dim + i, mask=has, other=0.0)\n    x = over",
         "head * v_dim + i, mask=has)\n    x = over",

@@ -9,25 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from mtptools.decoder.cache import CHUNK, KVCache
 from mtptools.decoder.kernels import programs_attention as programs
-from mtptools.decoder.kernels.launch import current
+from mtptools.decoder.kernels.launch import TYPES, current, placed, power
 from mtptools.decoder.kernels.table import ATTENTION, SCRATCH
 
-__all__ = ["TYPES", "attend", "attend_sink", "placed", "power"]
-
-TYPES: Final[dict[torch.dtype, Any]] = {
-    torch.float32: tl.float32,
-    torch.bfloat16: tl.bfloat16,
-    torch.float16: tl.float16,
-}
+__all__ = ["attend", "attend_sink"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,17 +135,6 @@ def _joining(heads: int, value_dim: int) -> dict[str, Any]:
         "num_warps": 4,
         "enable_fp_fusion": False,
     }
-
-
-def power(n: int) -> int:
-    """The next power of two, 16 or above."""
-    return max(16, int(triton.next_power_of_2(n)))
-
-
-def placed(x: Tensor) -> Tensor:
-    """x, or a copy, in one piece from an address on: triton compiles another program for other addresses."""
-    x = x.contiguous()
-    return x.clone() if x.data_ptr() % 16 else x
 
 
 @lru_cache(maxsize=4)

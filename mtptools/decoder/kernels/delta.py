@@ -14,8 +14,7 @@ from torch import Tensor
 
 from mtptools.decoder.deltanet import L2_EPS, DeltaNetWeights
 from mtptools.decoder.kernels import programs_delta as programs
-from mtptools.decoder.kernels.attention import placed, power
-from mtptools.decoder.kernels.launch import current
+from mtptools.decoder.kernels.launch import current, placed, power
 from mtptools.decoder.kernels.numbers import INTERPRETED
 from mtptools.decoder.ring import Ring
 

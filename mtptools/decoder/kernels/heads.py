@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from mtptools.decoder.kernels import programs_heads as programs
-from mtptools.decoder.kernels.attention import TYPES, placed, power
-from mtptools.decoder.kernels.launch import current
+from mtptools.decoder.kernels.launch import TYPES, current, placed, power
 
 __all__ = ["place", "write"]
 

@@ -22,9 +22,26 @@ from mtptools.decoder.kernels.layouts import KINDS, Slab
 from mtptools.decoder.kernels.numbers import INTERPRETED
 from mtptools.decoder.kernels.table import ATTENTION, BLOCK_M, FUNCTIONS, TILES, Tile
 
-__all__ = ["BLOCK_M", "TILES", "current", "each", "fingerprint", "grouped", "product", "values"]
+__all__ = [
+    "BLOCK_M",
+    "TILES",
+    "TYPES",
+    "current",
+    "each",
+    "fingerprint",
+    "grouped",
+    "placed",
+    "power",
+    "product",
+    "values",
+]
 
-_DTYPES: Final = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+TYPES: Final[dict[torch.dtype, Any]] = {
+    torch.float32: tl.float32,
+    torch.bfloat16: tl.bfloat16,
+    torch.float16: tl.float16,
+}
+"""As programs know them."""
 
 
 def product(x: Tensor, slab: Slab, dtype: torch.dtype, out: Tensor | None = None, at: int = 0) -> Tensor:
@@ -88,15 +105,14 @@ def _launch(
 ) -> Tensor:
     m, tile = out.shape[0], TILES[slab.kind]
     if m and n:
-        x = x.contiguous()
-        x = x.clone() if x.data_ptr() % 16 else x  # triton compiles another program for other addresses
+        x = placed(x)
         grid = (m if used else -(-m // BLOCK_M), -(-n // tile.block_n))
         with current(slab.device):
             programs.product[grid](
                 *(x, _planes(slab), experts, out, m, n, out.stride(0), at, used),
                 steps=tile.steps(KINDS[slab.kind].step, slab.shape[1]),
                 block_n=tile.block_n,
-                dtype=_DTYPES[dtype],
+                dtype=TYPES[dtype],
                 alone=used > 0,
                 **_constants(slab),
                 **_options(tile),
@@ -107,6 +123,17 @@ def _launch(
 def current(device: torch.device) -> AbstractContextManager[Any]:
     """triton launches on the current device, whatever the tensors' is."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def placed(x: Tensor) -> Tensor:
+    """x, or a copy, in one piece, its address a multiple of 16: for any other triton compiles another program."""
+    x = x.contiguous()
+    return x.clone() if x.data_ptr() % 16 else x
+
+
+def power(n: int) -> int:
+    """The next power of two, 16 or above."""
+    return max(16, int(triton.next_power_of_2(n)))
 
 
 def _constants(slab: Slab) -> dict[str, Any]:

@@ -13,35 +13,15 @@ import triton
 import triton.language as tl
 
 from mtptools.decoder.kernels.programs_attention import SUM
+from mtptools.decoder.kernels.programs_rows import sigmoid, silu, softplus
 
 __all__ = ["bring", "gate", "remember"]
-
-
-@triton.jit
-def silu(x):
-    """x sigmoid(x)."""
-    return tl.div_rn(x, 1.0 + tl.exp(-x))
 
 
 @triton.jit
 def over(x, square):
     """x over the root of `square`."""
     return x * tl.div_rn(1.0, tl.sqrt_rn(square))
-
-
-@triton.jit
-def softplus(x):
-    """log(1 + exp(x)) to a few roundings of itself, however small: thousands of tokens multiply what it gets wrong.
-
-    log(1 + e) is 2 artanh(e / (2 + e)), and e <= 1 makes that argument a third at most: its series ends soon.
-    """
-    e = tl.exp(-tl.abs(x))
-    s = tl.div_rn(e, 2.0 + e)
-    t = s * s
-    series = 1.0 / 17
-    for i in tl.static_range(8):
-        series = series * t + 1.0 / (15 - 2 * i)
-    return tl.maximum(x, 0.0) + 2.0 * s * series
 
 
 @triton.jit
@@ -129,7 +109,7 @@ def bring(
         i = tl.arange(0, v_padded)
         tl.store(line + at_v + i, x, mask=i < v_dim)
         b = fused + r * width + channels + v_heads * v_dim + v_head
-        beta = tl.div_rn(1.0, 1.0 + tl.exp(-tl.load(b)))
+        beta = sigmoid(tl.load(b))
         rate = softplus(tl.load(b + v_heads) + tl.load(dt + v_head)) * tl.load(decay + v_head)
         tl.store(line + channels + v_head, beta)
         tl.store(line + channels + v_heads + v_head, tl.exp(rate))

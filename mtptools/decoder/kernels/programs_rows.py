@@ -10,11 +10,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from mtptools.decoder.kernels.programs_attention import LARGEST, SUM
+
 __all__ = ["gate", "glu", "mix", "norm", "route"]
 
-# As in `programs_attention`: reductions that the interpreter knows wherever they are from.
-LARGEST, SMALLEST = tl.standard._elementwise_max, tl.standard._elementwise_min
-SUM = tl.standard._sum_combine
+SMALLEST = tl.standard._elementwise_min
 
 # None of a program's numbers and addresses is regarded when it is compiled: by default each that is 1, or is divisible
 # by 16, would make another program, of which a sum may have another order.
@@ -68,7 +68,7 @@ def gate(x, out, x_row, half: tl.constexpr, limit: tl.constexpr, block: tl.const
     if limit != 0:
         a = tl.where(a > limit, limit, a)
         b = tl.where(b > limit, limit, tl.where(b < -limit, -limit, b))
-    tl.store(out + r * half + i, tl.div_rn(a, 1.0 + tl.exp(-a)) * b, mask=has)
+    tl.store(out + r * half + i, silu(a) * b, mask=has)
 
 
 @triton.jit(do_not_specialize=["x", "y", "out", "x_row", "y_row"])
@@ -177,10 +177,17 @@ def sigmoid(x):
 
 
 @triton.jit
+def silu(x):
+    """x sigmoid(x), with one division and no product."""
+    return tl.div_rn(x, 1.0 + tl.exp(-x))
+
+
+@triton.jit
 def softplus(x):
     """log(1 + e^x) = max(x, 0) + 2 atanh(e / (2 + e)), e = e^-|x| <= 1: by its series, cut off at 2^-29 of it.
 
-    A logarithm of 1 + e would have lost the digits of a small e, and triton has none of e itself.
+    A logarithm of 1 + e would have lost the digits of a small e, and triton has none of e itself. Thousands of tokens
+    multiply what it gets wrong, where a memory's decay is made of it.
     """
     e = tl.exp(-tl.abs(x))
     s = tl.div_rn(e, 2.0 + e)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Final
 
@@ -11,7 +12,6 @@ import xxhash
 from torch import Tensor
 
 from mtptools.checkpoint import Checkpoint
-from mtptools.decoder.best import LOGIT_BYTES, ROWS
 from mtptools.decoder.estimate import unread
 from mtptools.decoder.free import Free
 from mtptools.decoder.kernels import unavailable
@@ -19,21 +19,22 @@ from mtptools.decoder.kernels.layouts import KINDS
 from mtptools.decoder.load import check_claimed, check_fits, check_known, family_wiring, head_of, source_of
 from mtptools.decoder.memory import DTYPES
 from mtptools.decoder.mtp_head import Head, HeadWiring
-from mtptools.decoder.ops import HEAD_CHUNK, Arithmetic, exact_settings
-from mtptools.decoder.resident import Resident
+from mtptools.decoder.ops import Arithmetic, exact_settings
 from mtptools.decoder.settings import read_settings
 from mtptools.decoder.settings_v4 import read_v4
+from mtptools.decoder.stream.arithmetic import Blockwise
+from mtptools.decoder.stream.coming import Awaited
+from mtptools.decoder.stream.helpers import Coming, Helpers
 from mtptools.decoder.stream.outline import Outline, outline
 from mtptools.decoder.stream.passages import Passages
+from mtptools.decoder.stream.read_ahead import announce, within
+from mtptools.decoder.stream.room import held, memory
 from mtptools.decoder.stream.source import StreamBuilder, StreamV4Builder
-from mtptools.decoder.stream.trunk_pass import FEED_ROWS, check_finite, embedded, through
-from mtptools.decoder.trunk import States
+from mtptools.decoder.stream.trunk_pass import check_finite, embedded, through
+from mtptools.decoder.trunk import Layer, States
 from mtptools.errors import CorruptError
 
 __all__ = ["Streamed", "identity"]
-
-PRODUCTS: Final = 2
-"""Results of the widest product that are in memory at a time."""
 
 SAMPLES: Final = 32
 SAMPLE: Final = 256
@@ -65,12 +66,15 @@ class Streamed:
         self.device = device
         self.packed = device.type == "cuda" and unavailable(device) is None if packed is None else packed
         self.wiring = wiring or family_wiring(head or ckpt)
-        self.arithmetic = Arithmetic.on(device) if exact else Free.on(device)
+        free = Blockwise if device.type == "cpu" else Free
+        self.arithmetic = Arithmetic.on(device) if exact else free.on(device)
         with torch.inference_mode():
             self.outline = self._outline()
+            self.helpers = self._helpers()
             self.builder = self._builder(ckpt)
             self.trunk = self.builder.trunk(layers=False)
         self.done, self.states = 0, torch.empty(0)
+        self._next: tuple[int, Layer] | None = None
 
     def _builder(self, ckpt: Checkpoint) -> StreamBuilder:
         settings, source, dtype = read_settings(ckpt), source_of(ckpt), DTYPES[self.dtype]
@@ -80,7 +84,7 @@ class Streamed:
         else:
             builder = StreamBuilder(source, ckpt.hparams, settings, self.device, dtype)
         builder.arithmetic = self.arithmetic
-        builder.on_device = self.packed
+        builder.on_device, builder.helpers = self.packed, self.helpers
         return builder
 
     def _outline(self) -> Outline:
@@ -100,37 +104,63 @@ class Streamed:
     def n_layers(self) -> int:
         return len(self.outline.layers)
 
+    def _helpers(self) -> Helpers | None:
+        """Who decodes matrices before they are needed; None where they are not decoded here."""
+        if self.packed or self.device.type != "cpu":
+            return None
+        room = self.outline.largest
+        return Helpers(room, self.outline.most(packed=False) + room)
+
+    def at_work(self) -> AbstractContextManager[object]:
+        """While this is entered, matrices are decoded before they are needed, by threads that end with it."""
+        return nullcontext() if self.helpers is None else self.helpers
+
     @property
     def memory(self) -> int:
-        """Bytes at a time: the largest layer, all states twice, and what products and choices take beside."""
-        rows, hp = self.passages.n_rows, self.ckpt.hparams
-        hidden, experts = hp.hidden_size, max(hp.n_experts_used, 1)
-        longest = max(len(passage.ids) for passage in self.passages.all)
-        within = max(min(rows, longest), min(rows, FEED_ROWS) * experts) * self.outline.widest * 4 * PRODUCTS
-        choices = HEAD_CHUNK * (min(rows, ROWS) * LOGIT_BYTES + hidden * 4)
-        states = rows * hidden * self.trunk.streams * 4
-        return self.outline.most(self.packed) + self.held + states + max(within, choices)
+        """Bytes at a time."""
+        return memory(self)
 
     @property
     def held(self) -> int:
-        """Bytes that are held from the first layer to the last: states, and an output matrix that is packed."""
-        states = self.passages.n_rows * self.ckpt.hparams.hidden_size * self.trunk.streams * 4
-        return states + (self.trunk.output.nbytes if isinstance(self.trunk.output, Resident) else 0)
+        """Bytes of these that another model beside it leaves no room for."""
+        return held(self)
 
     @torch.inference_mode()
     def begin(self) -> None:
         self.states, self.done = embedded(self.trunk, self.passages), 0
 
     @torch.inference_mode()
-    def layer(self) -> None:
-        """One layer more. Raises CorruptError where states stop being finite."""
+    def layer(self, *, last: bool = True) -> None:
+        """One layer more, and, unless it is the last, the beginning of the next one.
+
+        Raises CorruptError where states stop being finite.
+        """
         n = self.done
-        if n + 1 < self.n_layers:
-            self.outline.layers[n + 1].read_ahead()
-        block = self.builder.block(("layer", n), self.builder.settings.layers[n])
+        block = self._block(n)
+        if not last and self.helpers is not None:
+            self._next = n + 1, self._block(n + 1)
+        elif not last:
+            announce(within(self.outline.layers[n + 1].blobs()))
         self.states = through(block, self.states, self.passages)
+        self._forget(block)
         check_finite(self.states, f"layer {n}", self.ckpt.path)
         self.done = n + 1
+
+    def _block(self, n: int) -> Layer:
+        """A layer whose matrices are on their way."""
+        if self._next is not None and self._next[0] == n:
+            block, self._next = self._next[1], None
+            return block
+        if n + 1 < self.n_layers:
+            announce(self.outline.layers[n + 1].small())
+        block = self.builder.block(("layer", n), self.builder.settings.layers[n])
+        if self.helpers is not None:
+            self.helpers.expect(_awaited(block))
+        return block
+
+    def _forget(self, block: Layer) -> None:
+        if self.helpers is not None:
+            self.helpers.forget(_awaited(block))
 
     @torch.inference_mode()
     def ended(self) -> States:
@@ -143,7 +173,10 @@ class Streamed:
         """The head, None without one."""
         holder = self.head_ckpt or self.ckpt
         builder = self.builder if self.head_ckpt is None else self._builder(holder)
-        return head_of(self.trunk, self.ckpt.hparams, builder, holder, self.wiring)
+        head = head_of(self.trunk, self.ckpt.hparams, builder, holder, self.wiring)
+        if head is not None and self.helpers is not None:
+            self.helpers.expect([one for layer in head.layers for one in _awaited(layer.block)])
+        return head
 
     def run(self) -> dict[str, Any]:
         """What states depend on."""
@@ -172,6 +205,11 @@ class Streamed:
                 hint="the file of states is of something else: delete it",
             )
         self.states, self.done = states.to(self.device), done
+
+
+def _awaited(block: Layer) -> list[Coming]:
+    """A layer's matrices that are decoded as a whole, in the order of their use."""
+    return [weight.coming for _, weight in block.matrices() if isinstance(weight, Awaited)]
 
 
 def identity(ckpt: Checkpoint) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from mtptools.checkpoint import Checkpoint
 from mtptools.decoder.build import Builder
-from mtptools.decoder.estimate import Size, head_layers, sizes_of
+from mtptools.decoder.estimate import Size, cache_bytes, head_layers, sizes_of
 from mtptools.decoder.parts import Scope
 from mtptools.tensors import NOWHERE, Blob, Tensor
 
@@ -22,11 +21,12 @@ COMPARED = 8 << 20
 class Stage:
     """One layer, or a part beside the layers.
 
-    tensors  what it is made of, by name;  size  what it takes in memory
+    tensors  what it is made of, by name;  size  what it takes in memory;  cache  an empty one of a layer
     """
 
     tensors: tuple[Tensor, ...]
     size: Size = Size()  # noqa: RUF009  # frozen
+    cache: object = None
 
     @property
     def nbytes(self) -> int:
@@ -35,13 +35,9 @@ class Stage:
     def blobs(self) -> Iterable[Blob]:
         return (blob for tensor in self.tensors for blob in tensor.blobs if blob.path != NOWHERE)
 
-    def read_ahead(self) -> None:
-        """Tell the system that these bytes are next."""
-        if not hasattr(os, "posix_fadvise"):
-            return
-        for blob in self.blobs():
-            with open(blob.path, "rb", buffering=0) as file:
-                os.posix_fadvise(file.fileno(), blob.offset, blob.nbytes, os.POSIX_FADV_WILLNEED)
+    def small(self) -> Iterator[Blob]:
+        """Blobs of vectors, which are decoded when a layer is built."""
+        return (blob for tensor in self.tensors if tensor.n_rows == 1 for blob in tensor.blobs if blob.path != NOWHERE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +56,20 @@ class Outline:
     def widest(self) -> int:
         """Values of a row of the widest product within a layer."""
         return max(stage.size.widest for stage in (*self.layers, self.head))
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest matrix of a layer, decoded; of a stack, one."""
+        return max(stage.size.largest for stage in (*self.layers, self.head))
+
+    @property
+    def coming(self) -> int:
+        """Bytes of the next layer that are there before this one is done: vectors, and the largest matrix."""
+        return self.largest + max(stage.size.fixed for stage in (*self.layers, self.head))
+
+    def cached(self, tokens: int) -> int:
+        """Bytes that a layer remembers of a text."""
+        return max(cache_bytes(stage.cache, tokens) for stage in self.layers)
 
     def most(self, packed: bool) -> int:
         """Bytes of the largest layer: packed and one matrix of it decoded, or decoded and of its stacks one matrix."""
@@ -88,7 +98,8 @@ def outline(
     for n, kind in enumerate(builder.settings.layers):
         used = set(builder.source.used)
         scope: Scope = ("layer", n)
-        layers.append(stage(ckpt, builder, used, builder.block(scope, kind)))
+        block = builder.block(scope, kind)
+        layers.append(replace(stage(ckpt, builder, used, block), cache=block.new_cache()))
     holder, maker = (ckpt, builder) if head is None else head
     used = set(maker.source.used) if head is None else set()
     made = head_layers(trunk, maker, holder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,13 +69,14 @@ def stream_layers(model: Streamed, first: int, stop: int, folder: Path | None, p
     if not begun:
         progress(0, model.outline.nbytes, "embedding")
         model.begin()
-    start = model.done
-    for n in range(start, stop):
-        read = sum(stage.nbytes for stage in model.outline.layers[start:n])
-        progress(read, model.outline.nbytes, f"layer {n + 1} of {model.n_layers}")
-        model.layer()
-        if known is not None:
-            known.save(n + 1, model.states, first)
+    start, read, every = model.done, 0, model.outline.nbytes
+    with model.at_work():
+        for n in range(start, stop):
+            progress(read, every, f"layer {n + 1} of {model.n_layers}")
+            model.layer(last=n + 1 == stop)
+            read += model.outline.layers[n].nbytes
+            if known is not None:
+                known.save(n + 1, model.states, first)
     return range(start, stop)
 
 
@@ -99,17 +101,20 @@ def stream(
     started = time.perf_counter()
     drift: list[float] = []
     shared = 0
-    if other is None:
-        done = stream_layers(model, 0, model.n_layers, folder, progress)
-    else:
-        done = range(model.n_layers)
-        shared = _side_by_side(model, other, drift, progress)
     models = [model] if other is None else [model, other]
-    every = sum(one.outline.nbytes for one in models)
-    read = every - sum(stage.nbytes for stage in model.outline.layers[: done.start])
-    last = sum(one.outline.ends.nbytes + one.outline.head.nbytes for one in models)
-    progress(every - last, every, "output matrix and head")
-    report = _finished(model, k, controls, None if other is None else (other, shared, drift))
+    with ExitStack() as work:
+        for one in models:
+            work.enter_context(one.at_work())
+        if other is None:
+            done = stream_layers(model, 0, model.n_layers, folder, progress)
+        else:
+            done = range(model.n_layers)
+            shared = _side_by_side(model, other, drift, progress)
+        every = sum(one.outline.nbytes for one in models)
+        read = every - sum(stage.nbytes for stage in model.outline.layers[: done.start])
+        last = sum(one.outline.ends.nbytes + one.outline.head.nbytes for one in models)
+        progress(every - last, every, "output matrix and head")
+        report = _finished(model, k, controls, None if other is None else (other, shared, drift))
     report.layers, report.nbytes = done, read
     report.seconds = time.perf_counter() - started
     return report
@@ -118,6 +123,8 @@ def stream(
 def _side_by_side(a: Streamed, b: Streamed, drift: list[float], progress: Progress) -> int:
     """Both trunks, layer by layer; how many of the first layers were the same."""
     _require_alike(a, b)
+    if a.helpers is not None and b.helpers is not None:
+        b.helpers.share(a.helpers)
     a.begin()
     together = a.computed == b.computed and same_bytes(a.outline.ends, b.outline.ends)
     shared = 0
@@ -130,11 +137,12 @@ def _side_by_side(a: Streamed, b: Streamed, drift: list[float], progress: Progre
         if together and not same_bytes(ours, theirs):
             together = False
             b.keep_states(a.states.clone(), n)
-        a.layer()
+        last = n + 1 == a.n_layers
+        a.layer(last=last)
         if together:
             shared += 1
         else:
-            b.layer()
+            b.layer(last=last)
         drift.append(0.0 if together else _drift(a.states, b.states))
         read += ours.nbytes + theirs.nbytes
     if together:
@@ -166,14 +174,16 @@ def _drift(a: Tensor, b: Tensor) -> float:
 
 @torch.inference_mode()
 def _finished(model: Streamed, k: int, controls: bool, pair: tuple[Streamed, int, list[float]] | None) -> StreamReport:
-    """What follows from the states after the last layer."""
+    """What follows from the states after the last layer. All rows of one output matrix pass it together."""
     passages, ops = model.passages, model.arithmetic
     ended, head = model.ended(), model.head()
     made = [] if head is None else drafted(head, ended.tap(head.wiring.tap), passages, k)
+    few = passages.beginning(CONTROL_ROWS)
+    tried = _tried(head, ended, passages, few) if head is not None and controls else {}
+    every = [*made, *tried.values()]
     wanted = [token for passage in passages.all for token in (*passage.ids[1:], passage.ids[0])]
     if pair is None:
-        # Drafts of the trunk's own output matrix are chosen on the same way through it.
-        alike = [one for one in made if head is not None and head.layers[one.layer].output is model.trunk.output]
+        alike = [one for one in every if head is not None and head.layers[one.layer].output is model.trunk.output]
         rows = [part for one in alike for part in one.states]
         both = best(ops, torch.cat([ended.post, *rows]), model.trunk.output, wanted)
         found, first = both.part(0, len(wanted)), both.first[len(wanted) :]
@@ -191,12 +201,14 @@ def _finished(model: Streamed, k: int, controls: bool, pair: tuple[Streamed, int
         fingerprint=_fingerprint(model),
     )
     if head is not None:
-        drafts = _tokens(head, made, None if first is None else {id(model.trunk.output): first})
+        tokens = _tokens(head, every, None if first is None else {id(model.trunk.output): first})
+        drafts = tokens[: len(made)]
         report.rates = _rates(passages, chosen, drafts)
         report.walked = _walked(passages, chosen, drafts, k)
         report.own_text = bool(report.walked)
         if controls:
-            report.controls, report.control_rows = _controls(head, ended, passages, chosen)
+            found_by = dict(zip(tried, tokens[len(made) :], strict=True))
+            report.controls, report.control_rows = _judged(head, passages, few, found_by, chosen), few.n_rows
             report.diagnosis = diagnose(report.controls)
     if pair is not None:
         report.compared = _compared(found, chosen, counted, wanted, k, pair)
@@ -228,7 +240,7 @@ def _tokens(head: Head, drafts: Sequence[Drafts], known: Mapping[int, Tensor] | 
         if known is not None and key in known:
             first = known[key]
         else:
-            first = best(head.arithmetic, torch.cat([p for _, one in mine for p in one.states]), layer.output).first
+            first = best(head.arithmetic, torch.cat([p for _, one in mine for p in one.states]), layer.output, []).first
         tokens = first if layer.d2t is None else layer.d2t[first]
         at = 0
         for n, one in mine:
@@ -262,27 +274,48 @@ def _walked(passages: Passages, chosen: Tokens, drafts: Sequence[Sequence[Tokens
     return out
 
 
-def _controls(head: Head, ended: States, passages: Passages, chosen: Tokens) -> tuple[list[ControlResult], int]:
-    """Every control on the first rows, and on how many. A draft is right when it is the trunk's choice."""
-    few = passages.beginning(CONTROL_ROWS)
-    bounds = list(few.bounds())
-    starts = [first for _, first, _ in passages.bounds()][: len(bounds)]  # a passage that is cut is the last
+def _starts(passages: Passages, few: Passages) -> list[int]:
+    """The first row of each of the first passages; one that is cut is the last."""
+    return [first for _, first, _ in passages.bounds()][: len(few.all)]
 
-    def hits(plain: Head, control: Control) -> NDArray[np.bool_]:
+
+def _tried(head: Head, ended: States, passages: Passages, few: Passages) -> dict[_Key, Drafts]:
+    """What every control drafts on the first rows."""
+    made: dict[_Key, Drafts] = {}
+
+    def read(plain: Head, control: Control) -> NDArray[np.bool_]:
         faulty = control.change(plain)
         tapped = ended.tap(faulty.wiring.tap)
-        rows = [tapped[at : at + stop - first] for at, (_, first, stop) in zip(starts, bounds, strict=True)]
+        places = zip(_starts(passages, few), few.all, strict=True)
+        rows = [tapped[at : at + len(passage.ids)] for at, passage in places]
         entering = torch.cat([late(part) for part in rows] if control.late_state else rows)
-        made = drafted(faulty, entering, few, control.draft, late=control.late_token)[control.draft - 1 :]
-        tokens = _tokens(faulty, made)[0]
+        made[_key(control)] = drafted(faulty, entering, few, control.draft, late=control.late_token)[-1]
+        return np.ones(1, dtype=np.bool_)  # judged later: all of them pass the output matrix together
+
+    try_controls(head, read)
+    return made
+
+
+_Key = tuple[str, int]
+
+
+def _key(control: Control) -> _Key:
+    return control.name, control.draft
+
+
+def _judged(
+    head: Head, passages: Passages, few: Passages, tokens: Mapping[_Key, Sequence[Tokens]], chosen: Tokens
+) -> list[ControlResult]:
+    """Every control, by the tokens that it drafted. A draft is right when it is the trunk's choice."""
+
+    def hits(plain: Head, control: Control) -> NDArray[np.bool_]:
         found = []
-        for (passage, _, _), at, mine in zip(bounds, starts, tokens, strict=True):
-            ahead = control.draft
-            right = mine == chosen[at + ahead : at + ahead + len(mine)]
+        for passage, at, mine in zip(few.all, _starts(passages, few), tokens[_key(control)], strict=True):
+            right = mine == chosen[at + control.draft : at + control.draft + len(mine)]
             found.append(right[max(passage.start - control.draft, 0) :])
         return np.concatenate(found)
 
-    return try_controls(head, hits), few.n_rows
+    return try_controls(head, hits)
 
 
 def _compared(

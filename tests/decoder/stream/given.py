@@ -67,8 +67,9 @@ def streamed(ckpt: Checkpoint | Path | str, passages: Passages, **options: objec
 def through(model: Streamed) -> States:
     """The states after all layers."""
     model.begin()
-    while model.done < model.n_layers:
-        model.layer()
+    with model.at_work():
+        while model.done < model.n_layers:
+            model.layer(last=model.done + 1 == model.n_layers)
     return model.ended()
 
 

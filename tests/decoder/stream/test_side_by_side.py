@@ -67,7 +67,9 @@ def test_against_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     copy.write_bytes(opened(FULL).path.read_bytes())
     computed = []
     layer = Streamed.layer
-    monkeypatch.setattr(Streamed, "layer", lambda self: (computed.append(self.ckpt.path.name), layer(self))[1])
+    monkeypatch.setattr(
+        Streamed, "layer", lambda self, *, last: (computed.append(self.ckpt.path.name), layer(self, last=last))[1]
+    )
     report, *_ = pair(copy)
     assert report.compared is not None
     assert report.compared.name == "copy.gguf"

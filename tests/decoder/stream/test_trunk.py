@@ -52,9 +52,12 @@ def test_exact_has_the_decoders_bits_in_bfloat16(place: str) -> None:
 
 
 def test_exact_has_the_bits_whatever_rows_meet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The feed-forward part takes rows of several passages: where it cuts them changes nothing."""
-    monkeypatch.setattr(trunk_pass, "FEED_ROWS", 5)
-    both("qwen35moe/hf")
+    """A layer takes some rows at a time, of several passages where it may: where it cuts them changes nothing."""
+    monkeypatch.setattr(trunk_pass, "MIX_ROWS", 64)
+    for name in ("FEED_ROWS", "EXPERT_ROWS"):
+        monkeypatch.setattr(trunk_pass, name, 5)
+    for name in ("qwen35", "qwen35moe", "deepseekv3", "deepseekv4"):
+        both(f"{name}/hf")
 
 
 @pytest.mark.parametrize("place", PLACES)
