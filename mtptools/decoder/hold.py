@@ -11,7 +11,7 @@ from torch import Tensor
 from mtptools.decoder.kernels import unavailable
 from mtptools.decoder.offload import offloaded
 from mtptools.decoder.packed import Packed, Weight
-from mtptools.decoder.packing import check_finite, resident
+from mtptools.decoder.packing import check_decoded, check_finite, resident
 from mtptools.decoder.parts import Part, loaded
 from mtptools.decoder.resident import Resident
 
@@ -33,7 +33,7 @@ def hold(
     """A matrix [N, K] or stack [n, N, K] of parts that stand one under the other.
 
     Raises CorruptError when shapes disagree or a value is not finite (of "stored": at the use), CodecError when a type
-    has no decoder.
+    has no decoder, SystemFailure when kernels decode it to other values than the file's decoder.
     """
     if how == "stored":
         return Packed(tuple(parts), shape, dtype, device, where)
@@ -43,4 +43,5 @@ def hold(
     else:
         weight = resident(parts, shape, dtype, home, where)
         check_finite(weight, parts, device, where)
+        check_decoded(weight, parts, device, where)
     return offloaded(weight, device) if how == "offloaded" else weight

@@ -19,8 +19,9 @@ from mtptools.decoder.kernels.apart import f8_slab, fp4_slab, mlx_slab
 from mtptools.decoder.kernels.layouts import KINDS, Slab, slab_of
 from mtptools.decoder.parts import CHUNK_VALUES, Form, Part, check_fit, cut, loaded, not_finite
 from mtptools.decoder.resident import Resident, kernels
+from mtptools.errors import SystemFailure
 
-__all__ = ["check_finite", "resident"]
+__all__ = ["check_decoded", "check_finite", "resident"]
 
 _FLOATS: Final = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 
@@ -124,6 +125,48 @@ def _stored(part: Part) -> tuple[NDArray[Any], ...]:
         return part.codes.rows(part.start, part.stop)
     size = part.tensor.row_bytes
     return (np.frombuffer(part.tensor.read(part.start * size, part.n_rows * size), np.uint8).reshape(-1, size),)
+
+
+def check_decoded(weight: Resident, parts: Sequence[Part], device: torch.device, where: object) -> None:
+    """Do kernels on `device` make the values that the decoder of files makes, bit for bit? Some rows of every kind.
+
+    Once for a kind, a width and a type of values. Raises SystemFailure.
+    """
+    n, width = (weight.shape[0], weight.shape[2]) if len(weight.shape) == 3 else (1, weight.shape[1])
+    at = 0
+    for slab in weight.slabs:
+        first, rows = at, min(_SOME, slab.shape[0] // n)
+        at += slab.shape[0] // n
+        key = (slab.kind, slab.group, width, weight.dtype, device)
+        if key in _DECODED or _reordered(parts, first, rows):
+            continue
+        some = weight.matrix(0) if len(weight.shape) == 3 else weight
+        some = some.chosen(slice(first, first + rows)).over(lambda plane: plane.to(device))
+        some = some if some.order is None else replace(some, order=some.order.to(device))
+        wanted = loaded(cut(parts, first, first + rows), (rows, width), weight.dtype, _HOST, where)
+        if not torch.equal(some.dense().cpu().view(torch.uint8), wanted.view(torch.uint8)):
+            raise SystemFailure(
+                f"kernels on {device} do not decode {slab.kind} to the file's values",
+                where=where,
+                hint="--device cpu decodes them; please report the machine and `python -m torch.utils.collect_env`",
+            )
+        _DECODED.add(key)
+
+
+_SOME: Final = 16
+"""Rows."""
+
+_DECODED: Final[set[tuple[object, ...]]] = set()
+
+
+def _reordered(parts: Sequence[Part], first: int, rows: int) -> bool:
+    """Does one of these rows belong to a part whose rows change places, which cannot be cut?"""
+    at = 0
+    for part in parts:
+        if part.to_row is not None and at < first + rows and first < at + part.n_rows:
+            return True
+        at += part.n_rows
+    return False
 
 
 def check_finite(weight: Resident, parts: Sequence[Part], device: torch.device, where: object) -> None:

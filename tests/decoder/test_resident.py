@@ -20,12 +20,13 @@ if torch.cuda.is_available():
     pytest.skip("kernels are compiled where a GPU is, and not interpreted: pytest -m gpu", allow_module_level=True)
 
 from mtptools.checkpoint import Checkpoint, open_checkpoint
-from mtptools.decoder import selftest
+from mtptools.decoder import packing, selftest
 from mtptools.decoder.codes import codes_of
+from mtptools.decoder.kernels.layouts import Slab
 from mtptools.decoder.ops import Arithmetic
 from mtptools.decoder.packing import check_finite, resident
 from mtptools.decoder.parts import Part, loaded
-from mtptools.decoder.resident import Resident
+from mtptools.decoder.resident import Resident, kernels
 from mtptools.decoder.runs import Runs
 from mtptools.errors import CorruptError, SystemFailure
 from mtptools.quantized import values_of
@@ -34,6 +35,7 @@ from tests.decoder import quantizers as q
 from tests.decoder.quantizers import Quantizer
 
 import_kernels()
+launch = kernels()
 
 CPU = torch.device("cpu")
 
@@ -184,3 +186,27 @@ def test_self_test_tells_types_apart(mixed: Callable[..., Checkpoint], monkeypat
     monkeypatch.setattr(Resident, "grouped", lambda self, x, runs: grouped(self, x, runs) * (1 + len(x) * 2**-20))
     with pytest.raises(SystemFailure, match=r"experts \[3, 8, 32\] Q4_0 as float32 on cpu: row"):
         selftest._check_experts(Arithmetic.on(CPU), "experts", stack)
+
+
+def test_kernels_that_make_other_values(mixed: Callable[..., Checkpoint], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One bit, in one row of the second type: nothing is decoded with such kernels. Rows that change places wait."""
+    found = mixed(a=("Q8_0", values(40, 64)), b=("Q4_0", values(24, 64)))
+    parts = [Part.whole(found[name]) for name in "ab"]
+    weight = resident(parts, (64, 64), torch.float32, CPU, "here")
+    monkeypatch.setattr(packing, "_DECODED", set())
+    moved = [parts[0], replace(parts[1], to_row=np.arange(24))]
+    packing.check_decoded(weight, moved, CPU, "here")
+    assert [key[0] for key in packing._DECODED] == ["Q8_0"]
+    own = launch.values
+
+    def wrong(slab: Slab, dtype: torch.dtype) -> torch.Tensor:
+        out = own(slab, dtype)
+        out.view(torch.int32)[5, 3] ^= 1
+        return out
+
+    with monkeypatch.context() as patch:
+        patch.setattr(launch, "values", wrong)
+        with pytest.raises(SystemFailure, match="Q4_0"):
+            packing.check_decoded(weight, parts, CPU, "here")
+    packing.check_decoded(weight, parts, CPU, "here")
+    assert {key[0] for key in packing._DECODED} == {"Q8_0", "Q4_0"}

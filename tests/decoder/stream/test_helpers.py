@@ -120,12 +120,11 @@ def test_whoever_decodes(room: int, count: int) -> None:
 def test_threads_to_come_are_as_they_were() -> None:
     """Helpers tell torch to use one thread, which it takes for all that begin later."""
     seen: list[int] = []
-    with threads(4), Helpers(SIZE, SIZE) as work:
-        one = coming("one")
-        work.expect([one])
-        until(lambda: not one.pieces)
-        work.take(one)
     with threads(4):
+        with Helpers(SIZE, SIZE) as work:
+            one = coming("one")
+            work.expect([one])
+            until(lambda: one.ready == 40)
         other = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
         other.start()
         other.join()
@@ -267,13 +266,16 @@ def test_control_c_while_it_waits() -> None:
     assert running() == []
 
 
-def test_what_is_forgotten_is_as_if_nobody_had_begun() -> None:
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_is_forgotten_is_as_if_nobody_had_begun(fails: bool) -> None:
     """A piece that a helper is at then ends where nobody looks."""
     go = threading.Event()
 
     def hook(label: str, start: int) -> None:
         if threading.current_thread().name == "decoding ahead" and start == 8:
             go.wait(10)
+            if fails:
+                raise CorruptError("too late", where=label, hint="")
 
     one = coming("one", hook=hook)
     with Helpers(SIZE, 2 * SIZE) as work:
