@@ -1,8 +1,8 @@
 """Compiles programs for GPUs that need not be there, and prints what came out, one JSON object a line.
 
-Arguments: KIND:CAPABILITY:PROGRAM:DTYPE …, PROGRAM being product, grouped, each or values; "all" stands for every kind.
-"rows" counts the programs that products of different numbers of rows are compiled to. To be run by itself, without
-the interpreter:
+Arguments: KIND:CAPABILITY:PROGRAM:DTYPE …, PROGRAM being product, grouped, each or values; or loop: what stands in a
+product's loop. "all" stands for every kind. "rows" counts the programs that products of different numbers of rows are
+compiled to. To be run by itself, without the interpreter:
 
     python -m tests.kernels.compiling all:80:product:bf16
 """
@@ -29,9 +29,11 @@ from triton.runtime.driver import driver
 from mtptools.decoder.kernels import launch, programs
 from mtptools.decoder.kernels.layouts import KINDS
 from mtptools.decoder.kernels.table import TILES
+from tests.kernels import machine_code
 from tests.kernels.samples import sample
 
-K = 512
+K = 5120
+"""Of a 27B. Of fewer turns the assembler may make no loop."""
 NAMES = {
     torch.float32: "*fp32",
     torch.float16: "*fp16",
@@ -53,7 +55,11 @@ def compiled(kind: str, capability: int, program: str, dtype: str) -> Any:
     fn = programs.values
     if program != "values":
         fn = programs.product
-        constants |= {"steps": tile.steps(KINDS[kind].step, K), "dtype": TYPES[dtype], "alone": program == "each"}
+        constants |= {
+            "steps": tile.steps(KINDS[kind].step, K, wide=dtype == "fp32"),
+            "dtype": TYPES[dtype],
+            "alone": program == "each",
+        }
         pointers["x"] = "*fp32"
         if program != "product":
             pointers["experts"] = "*i32"
@@ -75,6 +81,7 @@ def facts(program: Any) -> dict[str, Any]:
     mma = sorted({word for line in ptx.splitlines() for word in line.split() if "mma" in word})
     return {
         "mma": mma,
+        "mmas": len(re.findall(r"\bmma\.sync", ptx)),
         "fma": len(re.findall(r"\bfma\.rn\.f32", ptx)),
         "ftz": len(re.findall(r"\.ftz", ptx)),
         "atom": len(re.findall(r"\b(atom|red)\.", ptx)),
@@ -91,6 +98,10 @@ def used(cubin: bytes) -> dict[str, int]:
         file.flush()
         said = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
     return {name.lower(): int(value) for name, value in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", said)}
+
+
+def loop(kind: str, capability: int, dtype: str) -> list[machine_code.Instruction]:
+    return machine_code.loop(compiled(kind, capability, "product", dtype).asm["cubin"])
 
 
 class NoGpu:
@@ -129,7 +140,10 @@ def main() -> None:
             continue
         kinds, capability, program, dtype = job.split(":")
         for kind in KINDS if kinds == "all" else [kinds]:
-            found = facts(compiled(kind, int(capability), program, dtype))
+            if program == "loop":
+                found = machine_code.classes(loop(kind, int(capability), dtype))
+            else:
+                found = facts(compiled(kind, int(capability), program, dtype))
             name = ":".join((kind, capability, program, dtype))
             sys.stdout.write(json.dumps({"job": name, "triton": triton.__version__, **found}) + "\n")
             sys.stdout.flush()

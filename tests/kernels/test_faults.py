@@ -38,20 +38,32 @@ def mutant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mutant:
 
 
 FAULTS = [
-    ("Q4_K", tiles_k, ">> (part % 2 * 4)", ">> (4 - part % 2 * 4)"),  # nibbles swapped
-    ("Q4_K", tiles_k, " - low[:, None]", ""),  # no minimum
-    ("Q4_K", tiles_k, "+ 6)) & 3) << 4)", "+ 6)) & 1) << 4)"),  # one bit of the last scales
-    ("Q5_K", tiles_k, "(fifth << 4)", "(fifth << 3)"),
-    ("Q6_K", tiles_k, "halves(first, second)", "halves(second, first)"),
+    (
+        "Q4_K",
+        tiles_k,
+        "codes(octets, -(part % 2 * 4), 15, 0)",
+        "codes(octets, part % 2 * 4 - 4, 15, 0)",
+    ),  # halves swapped
+    ("Q4_K", tiles_k, "15, 0), d[:, None], low[:, None])", "15, 0), d[:, None], 0.0)"),  # no minimum
+    ("Q4_K", tiles_k, "((scales >> 2) & 0x30303030)", "((scales >> 2) & 0x10101010)"),  # one bit of the last scales
+    ("Q4_K", tiles_k, "* -1.0 * minimum", "* (0.0 - minimum)"),  # a zero of the other sign
+    ("Q5_K", tiles_k, "fifths, 4 - part, 16, 0)", "fifths, 3 - part, 8, 0)"),
+    ("Q6_K", tiles_k, "step * 16, part, 16)", "step * 16, part ^ 1, 16)"),  # scales swapped
     ("Q3_K", tiles_k, ") - 32)", ") - 31)"),
-    ("Q8_0", tiles, "piece(planes[1], rows, k, step * 32, 32)", "piece(planes[1], rows, k, step * 32 ^ 32, 32)"),
+    ("Q8_0", tiles, "rows, k, (first + number) * 32, 32)", "rows, k, (first + number) * 32 ^ 32, 32)"),
     ("Q4_1", tiles, "+ low[:, None]", "- low[:, None]"),
     ("BF16", tiles, "<< 16", "<< 15"),
     ("TQ1_0", tiles, "3 ** (part // 2)", "3 ** (part % 5)"),
     ("MXFP4", tiles_codes, "e < 2, 0x200000 << e", "e < 1, 0x200000 << e"),  # one exponent that is subnormal
-    ("FP4_E8M0", tiles_codes, "(q < 8, 0.5, -0.5)", "(q <= 8, 0.5, -0.5)"),  # minus zero
-    ("F8_BLOCK", tiles_codes, "(code & 127) == 127", "(code & 127) >= 126"),
-    ("MLX_4", tiles_codes, "narrow(q.to(tl.float32) * scale[:, None], dtype).to(tl.float32)", "q * scale[:, None]"),
+    (
+        "MXFP4",
+        tiles_codes,
+        "tl.fma(value, 1.7014118346046923e38, 0.0)",
+        "(value * 1.7014118346046923e38)",
+    ),  # minus zero
+    ("FP4_E8M0", tiles_codes, "-0x7E400000", "0x01C00000"),  # no sign
+    ("F8_BLOCK", tiles_codes, "-0x78100000", "-0x78200000"),  # one bit of mantissa
+    ("MLX_4", tiles_codes, "narrow(q * scale[:, None], dtype).to(tl.float32)", "q * scale[:, None]"),
     ("IQ4_XS", tiles_codes, "0x7159453526190D01", "0x7159453526190D02"),
     ("IQ2_XXS", tiles_grid, "fold ^ (fold >> 2)", "fold ^ (fold >> 3)"),  # the eighth sign
     ("IQ1_S", tiles_grid, "0.125, -0.125", "-0.125, 0.125"),
@@ -71,7 +83,7 @@ def test_a_wrong_tile_is_seen(
 PRODUCT_FAULTS = [
     ("static_range(steps * parts)", "static_range(steps * parts - 1)"),  # the last columns left out
     ("a, tl.trans(w), acc", "a, tl.trans(w), acc * 0"),  # only the last columns
-    ("span * steps + piece // parts, piece % parts", "span * steps + piece // parts, 0"),  # one part over and over
+    ("piece // parts, piece % parts, steps", "piece // parts, 0, steps"),  # one part over and over
     ("mask=mask, other=0.0), dtype)", "mask=mask, other=0.0) * 1.001, dtype)"),
 ]
 

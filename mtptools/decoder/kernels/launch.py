@@ -110,7 +110,7 @@ def _launch(
         with current(slab.device):
             programs.product[grid](
                 *(x, _planes(slab), experts, out, m, n, out.stride(0), at, used),
-                steps=tile.steps(KINDS[slab.kind].step, slab.shape[1]),
+                steps=tile.steps(KINDS[slab.kind].step, slab.shape[1], wide=dtype == torch.float32),
                 block_n=tile.block_n,
                 dtype=TYPES[dtype],
                 alone=used > 0,

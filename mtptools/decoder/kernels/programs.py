@@ -35,7 +35,7 @@ def product(
 ):
     """out[r, at + c] = sum of x[r, i] w[c, i], for 16 rows and block_n columns a program.
 
-    x        float32 [m, k];  out  float32 [m, stride]
+    x        [m, k], of float32, which is rounded to `dtype` here, or of `dtype`;  out  float32 [m, stride]
     alone    a program has one row, of out, and takes the row of x that is `used` times less: [m / used, k]
     n        rows of w;  of one matrix of the stack, where there are several
     experts  int32, the matrix of each program's rows: [ceil(m / 16)], or [m] where each is alone; None: there is one
@@ -53,7 +53,7 @@ def product(
     acc = tl.full((16, block_n), 0.0, tl.float32)
     for span in range((k + step * steps - 1) // (step * steps)):
         for piece in tl.static_range(steps * parts):
-            w = narrow(tile(planes, rows, k, group, span * steps + piece // parts, piece % parts), dtype)
+            w = narrow(tile(planes, rows, k, group, span * steps, piece // parts, piece % parts, steps), dtype)
             i = (span * steps * parts + piece) * width + tl.arange(0, width)
             mask = here if k % step == 0 else here & (i < k)[None, :]
             a = narrow(tl.load(x_rows + i[None, :], mask=mask, other=0.0), dtype)
@@ -80,6 +80,6 @@ def values(
     r = tl.program_id(0) * block_n + tl.arange(0, block_n)
     rows = tl.minimum(r, n - 1).to(tl.int64)
     for part in tl.static_range(parts):
-        w = narrow(tile(planes, rows, k, group, number, part), out.dtype.element_ty)
+        w = narrow(tile(planes, rows, k, group, number, 0, part, 1), out.dtype.element_ty)
         i = number * step + part * width + tl.arange(0, width)
         tl.store(out + (rows * k)[:, None] + i[None, :], w, mask=(r < n)[:, None] & (i < k)[None, :])

@@ -50,12 +50,12 @@ FUNCTIONS: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """block_n  rows of the matrix a program takes
+    """block_n  rows of the matrix a program takes: eight of each warp
     span     columns that it has under way at a time, where the row is whole spans; else half as many, and on
     warps, stages  triton's num_warps and num_stages
 
-    Chosen for matrices of a few thousand rows, which are the fewer programs the larger block_n is; not measured on a
-    device yet. The interpreter's cost is by the operation, whatever its size.
+    Chosen by counting instructions and bytes (`benchmarks/kernel_bounds.py`), not measured on a device yet. The
+    interpreter's cost is by the operation, whatever its size.
     """
 
     block_n: int = 256 if INTERPRETED else 32
@@ -63,9 +63,13 @@ class Tile:
     warps: int = 4
     stages: int = 3
 
-    def steps(self, step: int, k: int) -> int:
-        """Steps under way in rows of k columns."""
-        return next((n for n in (8, 4, 2) if n * step <= self.span and k % (n * step) == 0), 1)
+    def steps(self, step: int, k: int, *, wide: bool = False) -> int:
+        """Steps under way in rows of k columns.
+
+        wide  products are of float32: without matrix instructions a turn of the loop is four times as long
+        """
+        most = self.span // 2 if wide else self.span
+        return next((n for n in (8, 4, 2) if n * step <= most and k % (n * step) == 0), 1)
 
 
 # What is under way, of x too, is in shared memory, which may be 99 KB: a span of F32 is as large as two of BF16.

@@ -44,8 +44,9 @@ def _nibbles(scales, rows, k: tl.constexpr, step, part: tl.constexpr):
 
 
 @triton.jit
-def iq2_xxs(planes, rows, k: tl.constexpr, group: tl.constexpr, step, part: tl.constexpr):
+def iq2_xxs(planes, rows, k: tl.constexpr, group, first, number: tl.constexpr, part: tl.constexpr, steps: tl.constexpr):
     """A word of four indices, and a word of four times seven signs and the scale."""
+    step = first + number
     d = one(planes[0], rows, k // 256, step).to(tl.float32)
     indices = one(planes[1], rows, k // 16, step * 16 + part * 2)[:, None]
     signs = one(planes[1], rows, k // 16, step * 16 + part * 2 + 1)
@@ -56,21 +57,23 @@ def iq2_xxs(planes, rows, k: tl.constexpr, group: tl.constexpr, step, part: tl.c
 
 
 @triton.jit
-def iq2_xs(planes, rows, k: tl.constexpr, group: tl.constexpr, step, part: tl.constexpr):
+def iq2_xs(planes, rows, k: tl.constexpr, group, first, number: tl.constexpr, part: tl.constexpr, steps: tl.constexpr):
     """Nine bits of index and seven signs for eight values."""
+    step = first + number
     d = one(planes[0], rows, k // 256, step).to(tl.float32)
-    first, second = _nibbles(planes[2], rows, k, step, part)
-    scale = halves((d * (0.5 + first)) * 0.25, (d * (0.5 + second)) * 0.25)
+    low, high = _nibbles(planes[2], rows, k, step, part)
+    scale = halves((d * (0.5 + low)) * 0.25, (d * (0.5 + high)) * 0.25)
     code = each(planes[1], rows, k // 8, step * 32 + part * 4, 8)
     return _signed(scale * _grid(planes[3], code & 511, 8), _even(code >> 9))
 
 
 @triton.jit
-def iq2_s(planes, rows, k: tl.constexpr, group: tl.constexpr, step, part: tl.constexpr):
+def iq2_s(planes, rows, k: tl.constexpr, group, first, number: tl.constexpr, part: tl.constexpr, steps: tl.constexpr):
     """Eight bits of index, two more for each of four in a byte, and eight signs."""
+    step = first + number
     d = one(planes[0], rows, k // 256, step).to(tl.float32)
-    first, second = _nibbles(planes[4], rows, k, step, part)
-    scale = halves((d * (0.5 + first)) * 0.25, (d * (0.5 + second)) * 0.25)
+    low, high = _nibbles(planes[4], rows, k, step, part)
+    scale = halves((d * (0.5 + low)) * 0.25, (d * (0.5 + high)) * 0.25)
     upper = one(planes[3], rows, k // 32, step * 8 + part).to(tl.int32)[:, None]
     upper = (upper >> (tl.arange(0, 32) // 8 * 2)[None, :]) & 3
     index = each(planes[1], rows, k // 8, step * 32 + part * 4, 8) | (upper << 8)
@@ -79,8 +82,9 @@ def iq2_s(planes, rows, k: tl.constexpr, group: tl.constexpr, step, part: tl.con
 
 
 @triton.jit
-def iq3_xxs(planes, rows, k: tl.constexpr, group: tl.constexpr, step, part: tl.constexpr):
+def iq3_xxs(planes, rows, k: tl.constexpr, group, first, number: tl.constexpr, part: tl.constexpr, steps: tl.constexpr):
     """Eight indices of four values, and a word of four times seven signs and the scale."""
+    step = first + number
     d = one(planes[0], rows, k // 256, step).to(tl.float32)
     signs = one(planes[2], rows, k // 32, step * 8 + part)
     scale = (d * (0.5 + ((signs >> 28) & 15).to(tl.float32))) * 0.5
@@ -90,8 +94,9 @@ def iq3_xxs(planes, rows, k: tl.constexpr, group: tl.constexpr, step, part: tl.c
 
 
 @triton.jit
-def iq3_s(planes, rows, k: tl.constexpr, group: tl.constexpr, step, part: tl.constexpr):
+def iq3_s(planes, rows, k: tl.constexpr, group, first, number: tl.constexpr, part: tl.constexpr, steps: tl.constexpr):
     """Eight bits of index of four values, a ninth apart, and eight signs; two parts share a byte of scales."""
+    step = first + number
     d = one(planes[0], rows, k // 256, step).to(tl.float32)
     scale = (one(planes[4], rows, k // 64, step * 4 + part // 2).to(tl.int32) >> (part % 2 * 4)) & 15
     ninth = one(planes[2], rows, k // 32, step * 8 + part).to(tl.int32)[:, None]
@@ -102,8 +107,9 @@ def iq3_s(planes, rows, k: tl.constexpr, group: tl.constexpr, step, part: tl.con
 
 
 @triton.jit
-def iq1_s(planes, rows, k: tl.constexpr, group: tl.constexpr, step, part: tl.constexpr):
+def iq1_s(planes, rows, k: tl.constexpr, group, first, number: tl.constexpr, part: tl.constexpr, steps: tl.constexpr):
     """Eight bits of index; in a word three more for each of four, the scale, and which way all values are shifted."""
+    step = first + number
     d = one(planes[0], rows, k // 256, step).to(tl.float32)
     word = one(planes[2], rows, k // 32, step * 8 + part).to(tl.int32)
     scale = d * (2 * ((word >> 12) & 7) + 1).to(tl.float32)
@@ -114,19 +120,20 @@ def iq1_s(planes, rows, k: tl.constexpr, group: tl.constexpr, step, part: tl.con
 
 
 @triton.jit
-def iq1_m(planes, rows, k: tl.constexpr, group: tl.constexpr, step, part: tl.constexpr):
+def iq1_m(planes, rows, k: tl.constexpr, group, first, number: tl.constexpr, part: tl.constexpr, steps: tl.constexpr):
     """As IQ1_S, with a scale for 16 values and a shift for 8; d is the upper four bits of four words."""
+    step = first + number
     word = one(planes[2], rows, k // 64, step * 4).to(tl.int32)
     half = (word >> 12) & 15
-    for number in tl.static_range(1, 4):
-        word = one(planes[2], rows, k // 64, step * 4 + number).to(tl.int32)
-        half = half | (((word >> 12) & 15) << (4 * number))
+    for i in tl.static_range(1, 4):
+        word = one(planes[2], rows, k // 64, step * 4 + i).to(tl.int32)
+        half = half | (((word >> 12) & 15) << (4 * i))
     d = half.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
     scales = one(planes[2], rows, k // 64, step * 4 + part // 2).to(tl.int32) >> (part % 2 * 6)
-    first = d * (2 * (scales & 7) + 1).to(tl.float32)
-    second = d * (2 * ((scales >> 3) & 7) + 1).to(tl.float32)
+    low = d * (2 * (scales & 7) + 1).to(tl.float32)
+    high = d * (2 * ((scales >> 3) & 7) + 1).to(tl.float32)
     upper = each(planes[1], rows, k // 16, step * 16 + part * 2, 16)
     upper = upper >> (tl.arange(0, 32) // 8 % 2 * 4)[None, :]
     index = each(planes[0], rows, k // 8, step * 32 + part * 4, 8) | ((upper & 7) << 8)
     shift = tl.where((upper & 8) == 0, 0.125, -0.125)
-    return halves(first, second) * (_grid(planes[3], index, 8) + shift)
+    return halves(low, high) * (_grid(planes[3], index, 8) + shift)
