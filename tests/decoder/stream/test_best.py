@@ -97,6 +97,18 @@ def test_divergence_from_itself_is_nothing() -> None:
     assert float(found.divergence.abs().max()) < 1e-12
 
 
+@pytest.mark.parametrize("judged", [0, 1, 16, 20])
+def test_rows_behind_those_with_a_token(judged: int) -> None:
+    """The two best of all rows; likelihoods of those with a token, whatever stands behind them."""
+    x, w = given(40, 300)
+    wanted = list(range(judged))
+    some, every = best(ARITHMETIC[0], x, w, wanted), best(ARITHMETIC[0], x, w, [*wanted, *[0] * (40 - judged)])
+    for name in ("first", "second", "top", "margin"):
+        assert torch.equal(getattr(some, name), getattr(every, name))
+    assert torch.equal(some.log_likelihood[:judged], every.log_likelihood[:judged])
+    assert some.spread.shape == some.wanted.shape == (40,)
+
+
 def test_what_was_not_asked_for_is_not_there() -> None:
     found = best(ARITHMETIC[0], *given(5, 100))
     assert torch.isnan(found.wanted).all()
