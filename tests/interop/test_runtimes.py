@@ -35,7 +35,7 @@ torch = pytest.importorskip("torch", reason="needs the decoder: pip install 'mtp
 pytestmark = pytest.mark.interop
 
 TOKENS, K = 20, 3
-RUNNING = Running("cpu", "float32", 1, False, None)
+RUNNING = Running("cpu", "float32", 1, offload=False, context=None, graphs=False)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -9,7 +9,7 @@ from tests.kernels.machine_code import TOOL
 
 HOPPER = 90
 OTHERS = (80, 120)
-MAIN = ("BF16", "Q8_0", "Q4_K", "Q6_K", "MXFP4")  # all of them: `compiling`, by hand
+MAIN = ("BF16", "Q4_K", "Q6_K")  # all of them: `compiling`, by hand
 SHARED = 99 * 1024  # of one program, on the smallest of these: sm_86, 89 and 120
 PARKED = 32  # bytes of the stack: the assembler parks a register or two, at times
 
@@ -21,14 +21,12 @@ VALUES = [f"{kind}:{HOPPER}:values:fp32" for kind in ("Q4_K", "Q5_1")]
 
 FUSED = f"Q5_1:{HOPPER}:values:fused"
 
-FMAS = {"Q4_K": 1, "MXFP4": 1}
+FMAS = {"Q4_K": 1}
 """Multiply-adds that are asked for, for each weight: of exact products."""
 
 LOOPS = {
     "Q4_K": 8.8,
     "Q6_K": 9.4,
-    "Q8_0": 7.5,
-    "MXFP4": 10.4,
     "BF16": 3.8,
 }
 """Instructions of a thread for each of its weights, at most: 5 % more than were counted with triton 3.7."""

@@ -11,7 +11,7 @@ REGISTERS = 128  # two programs of 8 warps on a multiprocessor
 PARKED = 32  # bytes of the stack: the assembler parks a register or two, at times
 
 # The oldest capability or the newest; all of them, and of shapes and types of caches: `compiling_attention`, by hand
-LOOKS = ["grouped:120:bf16", "latent:120:fp32", "sink:80:bf16"]
+LOOKS = ["grouped:120:bf16", "latent:80:fp32"]
 JOBS = [*LOOKS, "gated:80"]
 
 
