@@ -28,6 +28,10 @@ WHOLE_FILES = frozenset(
         "tests/interop/test_random_weights.py",
         "tests/kernels/test_compile.py",
         "tests/kernels/test_compile_attention.py",
+        "tests/kernels/test_compile_delta.py",
+        "tests/kernels/test_compile_heads.py",
+        "tests/kernels/test_compile_rows.py",
+        "tests/decoder/test_replay.py",
     )
 )
 
