@@ -17,7 +17,6 @@ from tests.kernels.checks_rows import (
     at_every_place,
     broken_logits_stay_in_range,
     gate_is_near,
-    glu_is_near,
     mix_is_exact,
     noise,
     norm_is_near,
@@ -57,11 +56,6 @@ def test_gate(device: torch.device, half: int, limit: float) -> None:
     gate_is_near(half, limit, 9 if device.type == "cuda" else 2, device)
 
 
-@pytest.mark.parametrize(("device", "heads", "dim"), on([(24, 256), (7, 33)], [(2, 20)]))
-def test_glu(device: torch.device, heads: int, dim: int) -> None:
-    glu_is_near(3, heads, dim, device=device)
-
-
 @pytest.mark.parametrize(("device", "name"), on(REAL, ["groups"]))
 def test_route(device: torch.device, name: str) -> None:
     route_is_near(*REAL[name], 17 if device.type == "cuda" else 1, device)
@@ -87,7 +81,7 @@ def test_rows_by_themselves(device: torch.device, name: str, width: int) -> None
     at_every_place(wide, fn, 33 if device.type == "cuda" else 4, device)
 
 
-@pytest.mark.parametrize(("device", "name", "width"), on(EVERY, [("glu", 20)]))
+@pytest.mark.parametrize(("device", "name", "width"), on(EVERY, [("gate", 20)]))
 def test_again(device: torch.device, name: str, width: int) -> None:
     """The same launch gives the same bits: no order is left to chance."""
     wide, fn = arithmetic(width, device)[name]
@@ -106,7 +100,6 @@ def test_rows_far_apart(device: torch.device, distance: int) -> None:
     assert same(rows.norm(wide, y[0], 1e-6), rows.norm(x, y[0], 1e-6))
     assert same(rows.norm_sum(y, wide, y[0], 1e-6)[1], rows.norm_sum(y, x, y[0], 1e-6)[1])
     assert same(rows.gate(wide), rows.gate(x))
-    assert same(rows.glu(y, wide), rows.glu(y, x))
     routing = Routing("softmax", 4)
     for got, want in zip(rows.route(wide, routing, None, True), rows.route(x, routing, None, True), strict=True):
         assert torch.equal(got, want)
@@ -121,7 +114,7 @@ FAULTS: dict[str, Rows] = {
 
 @pytest.mark.parametrize(("device", "fault"), on(FAULTS, FAULTS))
 def test_a_dependence_is_seen(device: torch.device, fault: str) -> None:
-    width, fn = arithmetic(20, device)["glu"]
+    width, fn = arithmetic(20, device)["gate"]
 
     def wrong(x: Tensor) -> Tensor:
         return FAULTS[fault](fn(x))

@@ -94,15 +94,6 @@ def gate_is_near(half: int, limit: float, n: int = 3, device: torch.device = CPU
     is_near(torch_forms(device).silu_gate(x, limit), want, bound)
 
 
-def glu_is_near(*shape: int, device: torch.device = CPU) -> None:
-    """With the values of a row in one piece, and not."""
-    x, y = (30 * noise(*shape, seed=seed, device=device) for seed in (1, 2))
-    want, bound = x.double() * torch.sigmoid(y.double()), off(y) + 4 * EPS
-    is_near(rows.glu(x, apart(y)), want, bound)
-    is_near(rows.glu(apart(x, 7), y), want, bound)
-    is_near(x * torch.sigmoid(y), want, bound)
-
-
 def score_of(routing: Routing, logits: Tensor) -> Tensor:
     """float64 [rows, n]."""
     wide = logits.double()
@@ -222,7 +213,6 @@ def arithmetic(width: int, device: torch.device = CPU) -> dict[str, tuple[int, R
         "norm of groups": (2 * width, lambda x: rows.norm(x.unflatten(1, (2, width)), both, 1e-6)),
         "norm of a sum": (2 * width, lambda x: rows.norm_sum(x[:, :width], x[:, width:], weight, 1e-6)[1]),
         "gate": (2 * width, lambda x: rows.gate(x, 2.0)),
-        "glu": (2 * width, lambda x: rows.glu(x[:, :width], x[:, width:])),
         "route": (13, routed),
         "mix": (4 * width + 4, mixed),
     }

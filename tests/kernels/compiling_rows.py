@@ -35,7 +35,6 @@ PROGRAMS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "wide norm": ("norm", rows._normed_by(16384)),
     "gate": ("gate", {"half": 17408, "limit": 0.0, **rows._singly()}),
     "cut gate": ("gate", {"half": 2048, "limit": 10.0, **rows._singly()}),
-    "glu": ("glu", {"width": 6144, **rows._singly()}),
     "softmax": ("route", {"bias": None, **rows._routed_by(256, QWEN, True)}),  # of a 35B-A3B
     "groups": ("route", rows._routed_by(256, Routing("sigmoid", 8, 8, 4, scale=2.5), False)),  # of DeepSeek-V3
     "softplus": ("route", rows._routed_by(384, Routing("sqrtsoftplus", 6), False)),
@@ -85,7 +84,6 @@ def programs_for_rows(made: Callable[[Any], Any], counts: Sequence[int]) -> dict
             rows.norm(x.view(n, 2, 16), torch.ones(2, 16), 1.0)
             rows.norm_sum(x, x.clone(), x[0], 1e-5)
             rows.gate(x)
-            rows.glu(x.clone(), x)
             rows.route(x, Routing("softmax", 2), None, True)
             rows.mix(torch.ones(n * 64 + at)[at:].view(n, 2, 32), torch.ones(n, 3), x, True)
     return {name: len(fn.device_caches[0][0]) for name, fn in every.items()}

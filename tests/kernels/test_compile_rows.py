@@ -9,7 +9,7 @@ from tests.kernels.compiled import Looks, looks
 SHARED = 99 * 1024  # of one program, on the smallest of these: sm_86, 89 and 120
 REGISTERS = {"norm of a sum": 64, "wide norm": 128, "groups": 128, "many": 255}  # 512 threads; one warp of 1024 experts
 
-NAMES = ("norm", "wide norm", "cut gate", "glu", "softmax", "softplus", "many", "mix")
+NAMES = ("norm", "wide norm", "cut gate", "softmax", "softplus", "many", "mix")
 JOBS = ["norm of a sum:80", "groups:120", *(f"{name}:90" for name in NAMES)]  # all of them: `compiling_rows`, by hand
 
 
@@ -42,5 +42,5 @@ def test_inexact_is_seen(compiled: Looks) -> None:
 
 def test_rows_choose_no_program(compiled: Looks) -> None:
     """Nor do addresses and distances: one, and of a norm one for each form. triton left to itself makes several."""
-    assert compiled["rows"]["as it is"] == {"norm": 3, "gate": 1, "glu": 1, "route": 1, "mix": 1}
+    assert compiled["rows"]["as it is"] == {"norm": 3, "gate": 1, "route": 1, "mix": 1}
     assert all(n > compiled["rows"]["as it is"][name] for name, n in compiled["rows"]["specialized"].items())

@@ -16,7 +16,6 @@ from tests.kernels.checks_rows import (
     at_every_place,
     broken_logits_stay_in_range,
     gate_is_near,
-    glu_is_near,
     mix_is_exact,
     noise,
     norm_is_near,
@@ -55,11 +54,6 @@ def test_gate(half: int, limit: float) -> None:
 def test_a_gate_hides_nothing() -> None:
     broken = torch.tensor([[float("nan"), 1.0, 1.0, float("nan")]])
     assert rows.gate(broken, 2.0).isnan().all()
-
-
-@pytest.mark.parametrize("shape", [(3, 1), (3, 600), (3, 2, 40)])
-def test_glu(shape: tuple[int, ...]) -> None:
-    glu_is_near(*shape)
 
 
 @pytest.mark.parametrize("name", ROUTINGS)
@@ -107,7 +101,6 @@ def test_values_of_a_row_that_lie_apart() -> None:
     turned = x.T.contiguous().T
     assert same(rows.norm(turned, weight, 1e-6), rows.norm(x, weight, 1e-6))
     assert same(rows.gate(turned), rows.gate(x))
-    assert same(rows.glu(turned, turned), rows.glu(x, x))
 
 
 DEPENDENCES: dict[str, Rows] = {
@@ -119,7 +112,7 @@ DEPENDENCES: dict[str, Rows] = {
 
 @pytest.mark.parametrize("fault", DEPENDENCES)
 def test_a_dependence_is_seen(fault: str) -> None:
-    width, fn = arithmetic(WIDTH)["glu"]
+    width, fn = arithmetic(WIDTH)["gate"]
 
     def wrong(x: Tensor) -> Tensor:
         return DEPENDENCES[fault](fn(x))
@@ -149,7 +142,6 @@ MUTANTS: list[tuple[str, str, Callable[[], None]]] = [
     ("b < -limit, -limit", "b < -limit, b", lambda: gate_is_near(WIDTH, 1.5)),
     ("if limit != 0", "if limit == 0", lambda: gate_is_near(WIDTH, 0.0)),
     ("tl.program_id(1) * block", "0", lambda: gate_is_near(rows.BLOCK + 1, 0.0)),
-    ("a * sigmoid(b)", "b * sigmoid(a)", lambda: glu_is_near(3, WIDTH)),
     ("open_ = (group < groups) & (member < members)", "open_ = group * members + member < 64", routes),
     ("number == expert, found", "number == expert, key", routes),
     ("key = key + tl", "key = key - tl", routes),

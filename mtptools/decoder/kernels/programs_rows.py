@@ -12,7 +12,7 @@ import triton.language as tl
 
 from mtptools.decoder.kernels.programs_attention import LARGEST, SUM
 
-__all__ = ["gate", "glu", "mix", "norm", "route"]
+__all__ = ["gate", "mix", "norm", "route"]
 
 SMALLEST = tl.standard._elementwise_min
 
@@ -69,17 +69,6 @@ def gate(x, out, x_row, half: tl.constexpr, limit: tl.constexpr, block: tl.const
         a = tl.where(a > limit, limit, a)
         b = tl.where(b > limit, limit, tl.where(b < -limit, -limit, b))
     tl.store(out + r * half + i, silu(a) * b, mask=has)
-
-
-@triton.jit(do_not_specialize=["x", "y", "out", "x_row", "y_row"])
-def glu(x, y, out, x_row, y_row, width: tl.constexpr, block: tl.constexpr):
-    """out [rows, width] = x * sigmoid(y), a program a row and `block` columns."""
-    r = tl.program_id(0).to(tl.int64)
-    i = tl.program_id(1) * block + tl.arange(0, block)
-    has = i < width
-    a = tl.load(x + r * x_row + i, mask=has, other=0.0)
-    b = tl.load(y + r * y_row + i, mask=has, other=0.0)
-    tl.store(out + r * width + i, a * sigmoid(b), mask=has)
 
 
 @triton.jit(do_not_specialize=["logits", "bias", "experts", "weights", "row"])

@@ -15,7 +15,7 @@ from mtptools.decoder.kernels import programs_rows as programs
 from mtptools.decoder.kernels.launch import current
 from mtptools.decoder.settings import Routing
 
-__all__ = ["BLOCK", "SHARE", "gate", "glu", "mix", "norm", "norm_sum", "route"]
+__all__ = ["BLOCK", "SHARE", "gate", "mix", "norm", "norm_sum", "route"]
 
 BLOCK: Final = 512
 """Columns of a program whose arithmetic is of single values: bits do not depend on it."""
@@ -66,17 +66,6 @@ def gate(x: Tensor, limit: float = 0.0) -> Tensor:
     if out.numel():
         with current(x.device):
             programs.gate[(x.shape[0], _blocks(half))](x, out, x.stride(0), half=half, limit=limit, **_singly())
-    return out
-
-
-def glu(x: Tensor, y: Tensor) -> Tensor:
-    """x * sigmoid(y): float32 [rows, …] of any shape, contiguous; rows of either any way apart."""
-    out = _new(x, x.shape)
-    if out.numel():
-        x, y = x.flatten(1), y.flatten(1)  # copies what is not in one piece within a row
-        x, y, width = _close(x), _close(y), x.shape[1]
-        with current(x.device):
-            programs.glu[(x.shape[0], _blocks(width))](x, y, out, x.stride(0), y.stride(0), width=width, **_singly())
     return out
 
 
