@@ -19,7 +19,7 @@ demo: $(VENV)/.demo
 	$(BIN)/mtptools verify $(DEMO)/grafted-Q8_0.gguf --parity --against fixtures/qwen35/gguf/model-BF16.gguf
 
 test: $(VENV)/.test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check mtptools tests benchmarks fixtures

@@ -19,6 +19,7 @@ from mtptools.decoder.devices import free_memory, gib
 from mtptools.decoder.free import Free
 from mtptools.decoder.load import load_model
 from mtptools.decoder.model import Model
+from mtptools.decoder.ops import Arithmetic
 from mtptools.decoder.speculate import decode_plain, decode_speculative
 
 __all__ = ["costs", "decode", "drafts"]
@@ -156,10 +157,10 @@ def costs(bench: Bench) -> None:
     for name in bench.models:
         config = _fitting(name, bench)
         device, start = bench.device, remembered(loaded(bench.device))
-        exact = model_of(config, device, start())
+        exact = model_of(config, device, start(), arithmetic=replace(Arithmetic.on(device), kernels=False))
         free = model_of(config, device, start(), arithmetic=Free.on(device))
         kinds = dict.fromkeys(("BF16", bench.trunk))
-        models = {"free: cuBLAS on all rows": free, "exact: cuBLAS in tiles": exact}
+        models = {"free: cuBLAS on all rows": free, "exact: torch alone": exact}
         models |= {f"exact: kernels, {kind}": model_of(config, device, packed(kind, device)) for kind in kinds}
         arms = {what: wall(Stepper(model).start(), device, 1 if bench.toy else n) for what, model in models.items()}
         theirs = _transformers(config, device, n)

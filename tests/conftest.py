@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,39 +18,16 @@ from mtptools.codecs import decode
 
 ROOT = Path(__file__).parent.parent
 
-# What these make for a whole module costs more than the rest of their tests: each stays in one process of `-n`.
-WHOLE_FILES = frozenset(
-    (
-        "tests/decoder/test_family_bits.py",
-        "tests/decoder/test_family_heads.py",
-        "tests/decoder/test_family_transformers.py",
-        "tests/decoder/test_trained_families.py",
-        "tests/interop/test_random_weights.py",
-        "tests/kernels/test_compile.py",
-        "tests/kernels/test_compile_attention.py",
-        "tests/kernels/test_compile_delta.py",
-        "tests/kernels/test_compile_heads.py",
-        "tests/kernels/test_compile_rows.py",
-        "tests/decoder/test_replay.py",
-    )
-)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """As `--dist load`, but for WHOLE_FILES. (Groups by a mark are lost between pytest 9.2 and xdist 3.8.)"""
-    from xdist.scheduler import LoadScopeScheduling
-
-    class Scheduling(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
-        def _split_scope(self, nodeid: str) -> str:
-            path = nodeid.partition("::")[0]
-            return path if path in WHOLE_FILES else nodeid
-
-    return Scheduling(config, log)
-
-
 FIXTURES = ROOT / "fixtures"
 FAMILIES = ("qwen35", "qwen35moe")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """Files need not outlive the machine here, and there are thousands."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda fd: None)
+        yield
 
 
 @pytest.fixture(params=FAMILIES)

@@ -8,7 +8,7 @@ moves) runs on tiles of a fixed number of rows, except where an array's last dim
     float32 on CPU    1 row: a loop, over blocks of a weight that stay in the cache. It costs less than a batch.
     others on CPU     8 rows, the last tile padded with zeros.
     CUDA              16 rows, as well.
-    packed on a device   their own kernels (`kernels/`), whose tile is 16 rows too.
+    packed on a device   their own kernels (`kernels/`), whose tile is 16 rows too; other products too, where they run.
     norms, gates and the like on a GPU   kernels as well, where they run: a program has one row.
 
 Elementwise + - * of two arrays need no tiles: one rounding each, whatever the layout. Fused multiply-adds
@@ -27,7 +27,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from mtptools.decoder import kernels
-from mtptools.decoder.packed import Weight, dense, matrix
+from mtptools.decoder.packed import Weight, matrix
+from mtptools.decoder.resident import floats
 from mtptools.decoder.runs import Runs
 
 __all__ = [
@@ -94,7 +95,8 @@ def each_row(x: Tensor) -> list[Tensor]:
 class Arithmetic:
     """The tile policy of one device. `tile` is the rows of a float32 tile, `wide_tile` of any other dtype.
 
-    kernels  what is not a product is done by kernels too, a row by itself: norms, gates, heads' keys, routing
+    kernels  what is not packed is multiplied by kernels too, and they do what is not a product, a row by itself: norms,
+             gates, heads' keys, routing
     """
 
     device: torch.device
@@ -146,7 +148,8 @@ class Arithmetic:
         own = self._own(x, weight, weight.dtype)
         if own is not None:
             return own
-        weight = dense(weight)
+        if not isinstance(weight, Tensor):
+            return self.linear(x, weight.dense())
         if weight.dtype == torch.float32:
             if self.tile == 1:
                 return self._one_by_one(x, weight)
@@ -161,10 +164,11 @@ class Arithmetic:
         """The weight to make many products with: decoded once, unless it is multiplied as it is held."""
         return weight if isinstance(weight, Tensor) or weight.at_once else weight.dense()
 
-    @staticmethod
-    def _own(x: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor | None:
+    def _own(self, x: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor | None:
         """By a kernel that reads the weight as it is held; None where there is none."""
-        return None if isinstance(weight, Tensor) else weight.product(x, dtype)
+        if isinstance(weight, Tensor):
+            return floats(weight).product(x, dtype) if self.kernels else None
+        return weight.product(x, dtype)
 
     def grouped(self, x: Tensor, stack: Weight, runs: Runs) -> Tensor:
         """As `linear`, of rows that stand sorted by the matrix of a stack [n, N, K] that they meet."""
@@ -203,6 +207,8 @@ class Arithmetic:
 
     def per_head(self, x: Tensor, weight: Tensor) -> Tensor:
         """x [rows, heads, K] float32 times each head's own weight [heads, N, K]: float32 [rows, heads, N]."""
+        if self.kernels:
+            return floats(weight).by_head(x)
         turned = weight.transpose(1, 2)
         tile = self.tile if weight.dtype == torch.float32 else self.wide_tile
         narrow = x.to(weight.dtype)

@@ -16,17 +16,15 @@ import torch
 from numpy.typing import NDArray
 
 from mtptools.decoder.kernels.apart import f8_slab, fp4_slab, mlx_slab
-from mtptools.decoder.kernels.layouts import KINDS, Slab, slab_of
+from mtptools.decoder.kernels.layouts import FLOATS, KINDS, Slab, slab_of
 from mtptools.decoder.parts import CHUNK_VALUES, Form, Part, check_fit, cut, loaded, not_finite
 from mtptools.decoder.resident import Resident, kernels
 from mtptools.errors import SystemFailure
 
 __all__ = ["check_decoded", "check_finite", "resident"]
 
-_FLOATS: Final = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
-
 _HOST: Final = torch.device("cpu")
-_DTYPES: Final = {name: dtype for dtype, name in _FLOATS.items()}
+_DTYPES: Final = {name: dtype for dtype, name in FLOATS.items()}
 
 _Segments = tuple[tuple[Form, int], ...]
 """What the slabs of a matrix are, from the top, and their rows."""
@@ -50,7 +48,7 @@ def resident(
     order, parts = _common_order(parts, width)
     matrices = [cut(parts, at * height, (at + 1) * height) for at in range(n)]
     found = {_segments(matrix, dtype) for matrix in matrices}
-    segments = found.pop() if len(found) == 1 else ((Form(_FLOATS[dtype]), height),)
+    segments = found.pop() if len(found) == 1 else ((Form(FLOATS[dtype]), height),)
     slabs, at = [], 0
     for form, rows in segments:
         under = [part for matrix in matrices for part in cut(matrix, at, at + rows)]
@@ -76,7 +74,7 @@ def _segments(matrix: Sequence[Part], dtype: torch.dtype) -> _Segments:
 
 
 def _form(part: Part, dtype: torch.dtype) -> Form:
-    return _as_stored(part, dtype) or Form(_FLOATS[dtype])
+    return _as_stored(part, dtype) or Form(FLOATS[dtype])
 
 
 def _as_stored(part: Part, dtype: torch.dtype) -> Form | None:

@@ -14,10 +14,10 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from mtptools.decoder.kernels.layouts import Slab
+from mtptools.decoder.kernels.layouts import FLOATS, KINDS, Slab
 from mtptools.decoder.runs import Runs
 
-__all__ = ["Resident", "kernels"]
+__all__ = ["Resident", "floats", "kernels"]
 
 
 def kernels() -> ModuleType:
@@ -146,10 +146,28 @@ class Resident:
             at += n
         return out
 
+    def by_head(self, x: Tensor) -> Tensor:
+        """x [rows, n, K] float32, each of n times its own matrix of the stack: float32 [rows, n, N]."""
+        rows, n, width = x.shape
+        launch, (slab,) = kernels(), self.slabs
+        tiles = -(-rows // launch.BLOCK_M)
+        padded = x.new_zeros((n, tiles * launch.BLOCK_M, width))
+        padded[:, :rows] = x.transpose(0, 1)
+        experts = torch.arange(n * tiles, dtype=torch.int32, device=x.device) // tiles
+        out: Tensor = launch.grouped(padded.view(-1, width), slab, self.shape[1], experts, self.dtype)
+        return out.view(n, tiles * launch.BLOCK_M, -1)[:, :rows].transpose(0, 1)
+
     def over(self, fn: Callable[[Tensor], Tensor]) -> Resident:
         """The same in other memory: `fn` of every plane, in order. `order` stays where it is."""
         slabs = (replace(slab, planes=tuple(fn(plane) for plane in slab.planes)) for slab in self.slabs)
         return replace(self, slabs=tuple(slabs))
+
+
+def floats(values: Tensor) -> Resident:
+    """A matrix or a stack of them, as it is, in its own memory: what kernels need to multiply with it."""
+    kind, width = FLOATS[values.dtype], values.shape[-1]
+    plane = kernels().placed(values).view(-1, width).view(KINDS[kind].fields[0][1])
+    return Resident((Slab(kind, (plane,), (len(plane), width)),), tuple(values.shape), values.dtype)
 
 
 def _beside(parts: Sequence[Tensor]) -> Tensor:

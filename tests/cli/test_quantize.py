@@ -56,7 +56,7 @@ def test_a_head_that_lost_its_acceptance_fails(run: Run, full: Path, tmp_path: P
         pytest.skip("no wheel with ggml is installed: pip install xllamacpp")
     weights = importance(tmp_path / "i.gguf", full, 1e-12)
     code, text, _ = run(
-        "quantize", full, "-o", tmp_path / "o.gguf", "--head", "IQ1_S", "--imatrix", weights, "--verify"
+        "quantize", full, "-o", tmp_path / "o.gguf", "--role", "nextn.eh_proj=IQ1_S", "--imatrix", weights, "--verify"
     )
     assert code == 1
     assert "L2 parity      pass" in text

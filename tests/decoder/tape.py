@@ -31,6 +31,9 @@ PASSES = (*((1, 1),) * 6, (3, 2), (3, 1), (3, 3), (3, 2), (1, 1))
 READS = ("aten._local_scalar_dense.default", "aten.lift_fresh.default", "aten.item.default")
 """By the host, or from it."""
 
+PRODUCTS = ("addmm", "baddbmm", "bmm", "linear", "matmul", "mm")
+"""By a library, which may add up in another order while it is recorded."""
+
 
 class Tape(TorchDispatchMode):
     def __init__(self) -> None:
@@ -43,6 +46,8 @@ class Tape(TorchDispatchMode):
         kwargs = kwargs or {}
         if str(func) in READS:
             raise RuntimeError(f"operation not permitted when stream is capturing: {func}")
+        if func.overloadpacket.__name__ in PRODUCTS:
+            raise RuntimeError(f"a library's product: {func}")
         out = func(*args, **kwargs)
         known = {_storage(one) for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)}
         fresh = [isinstance(one, Tensor) and _storage(one) not in known for one in tree_leaves(out)]

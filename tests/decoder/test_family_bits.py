@@ -36,7 +36,6 @@ STORED = [
     ("glm4moe", "Q8_0"),
 ]
 DEEP = ("qwen35", "qwen35moe", "qwen3next", "glm4moe", "glm4lite", "deepseekv3", "mimo")
-KS = (1, 2, 3, 5, 8)
 SAMPLED = Sampling(temperature=1.0, top_k=50, seed=11)
 PROMPT = [7, 300, 12, 5, 77]
 LONG = random.Random(3).choices(range(2044), k=59)  # a text after it crosses the edge of a chunk of keys at 64
@@ -85,18 +84,18 @@ def test_bits(kind: str, stored: str, load: Callable[..., Model]) -> None:
     model = load(kind, stored)
     rejected = accepted = 0
     texts = set()
-    for sampling, serial in ((GREEDY, (1, 3, 8)), (SAMPLED, (2, 5))):
+    for sampling, ks, serial in ((GREEDY, (1, 3, 8), 8), (SAMPLED, (2, 5), 2)):
         plain = decode_plain(model, PROMPT, TOKENS, sampling=sampling)
         texts.add(tuple(plain.tokens))
-        for k in KS:
+        for k in ks:
             drafts = spoiled(model, plain, k, sampling=sampling).drafts
-            if k in serial:  # every k in one of the two
+            if k == serial:
                 assert drafts == spoiled(model, plain, k, "serial", sampling=sampling).drafts
             accepted += sum(drafts.accepted)
             rejected += sum(drafts.drafted) - sum(drafts.accepted)
     assert len(texts) == 2
-    assert accepted > 30
-    assert rejected > 30
+    assert accepted > 15
+    assert rejected > 15
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "mimo"])

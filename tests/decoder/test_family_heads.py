@@ -177,8 +177,10 @@ def drafted(model: Model, head: Head, found: Generated, depth: int) -> list[list
     return out
 
 
-@pytest.mark.parametrize("stored", ["hf-F32", "F32"])
-@pytest.mark.parametrize(("kind", "depth", "echo"), DRAFTS)
+@pytest.mark.parametrize(
+    ("kind", "depth", "echo", "stored"),
+    [*((*case, "hf-F32") for case in DRAFTS), ("deepseekv3", 3, ECHO, "F32"), ("glm4moe", 3, ECHO, "F32")],
+)
 def test_every_draft(
     kind: str,
     depth: int,

@@ -26,7 +26,7 @@ from mtptools.decoder.kernels.layouts import Slab
 from mtptools.decoder.ops import Arithmetic
 from mtptools.decoder.packing import check_finite, resident
 from mtptools.decoder.parts import Part, loaded
-from mtptools.decoder.resident import Resident, kernels
+from mtptools.decoder.resident import Resident, floats, kernels
 from mtptools.decoder.runs import Runs
 from mtptools.errors import CorruptError, SystemFailure
 from mtptools.quantized import values_of
@@ -210,3 +210,20 @@ def test_kernels_that_make_other_values(mixed: Callable[..., Checkpoint], monkey
             packing.check_decoded(weight, parts, CPU, "here")
     packing.check_decoded(weight, parts, CPU, "here")
     assert {key[0] for key in packing._DECODED} == {"Q8_0", "Q4_0"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_floats_as_they_are(dtype: torch.dtype) -> None:
+    """A tensor is multiplied where it is: near the exact product, of each head with its own matrix as of one alone."""
+    weight = torch.from_numpy(values(3, 20, 100)).to(dtype)
+    x = torch.from_numpy(values(18, 3, 100, seed=1))
+    ops = Arithmetic(CPU, 16, kernels=True)
+    assert floats(weight).slabs[0].planes[0].data_ptr() == weight.data_ptr()
+    assert torch.equal(floats(weight).dense(), weight)
+    each = ops.per_head(x, weight)
+    exact = torch.einsum("rhk,hnk->rhn", x.to(dtype).double(), weight.double())
+    assert (each - exact).abs().max() < 1e-4
+    for head in range(3):
+        assert torch.equal(each[:, head], ops.linear(x[:, head], weight[head]))
+    for rows in (1, 16):
+        assert torch.equal(ops.per_head(x[-rows:], weight), each[-rows:])

@@ -82,7 +82,7 @@ def test_parity_and_simulation_on_quantized_trunks(grafted: Model, trained: Path
     golden = max(goldens(trained).values(), key=lambda g: len(g["ids"]))
     ids = golden["ids"].tolist()
     plain = decode_plain(grafted, ids, 32, keep_states=True)
-    for k in (1, 2, 3, 4):
+    for k in (1, 4):
         trace = decode_speculative(grafted, ids, 32, k)
         assert compare(plain, trace).equal
         assert simulate(grafted.require_head(), plain, k) == trace.drafts
@@ -111,9 +111,9 @@ def test_bits_with_rejected_drafts_and_a_long_prompt(
     prompts = [golden["ids"].tolist() for golden in goldens(trained).values()]
     assert max(map(len, prompts)) > 256
     rejected = accepted = 0
-    for ids in (max(prompts, key=len), min(prompts, key=len)):
+    for ids, ks in ((max(prompts, key=len), (1, 4)), (min(prompts, key=len), (2, 3))):
         plain = decode_plain(model, ids, 24)
-        for k in (1, 2, 3, 4):
+        for k in ks:
             own = decode_speculative(model, ids, 24, k)
             assert compare(plain, own).equal
             spoil = Spoiled(plain.tokens)
@@ -121,8 +121,8 @@ def test_bits_with_rejected_drafts_and_a_long_prompt(
             assert compare(plain, trace).equal
             accepted += sum(trace.drafts.accepted)
             rejected += sum(trace.drafts.drafted) - sum(trace.drafts.accepted)
-    assert accepted > 50
-    assert rejected > 50
+    assert accepted > 25
+    assert rejected > 25
 
 
 def test_every_control_hurts(trained: Path) -> None:

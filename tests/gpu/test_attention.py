@@ -9,13 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from mtptools.decoder import kernels
+from mtptools.decoder import kernels, ops
 from mtptools.decoder.cache import KVCache
 from mtptools.decoder.kernels import attention
 from tests.gpu import artifacts
 from tests.gpu.cases import CPU, DTYPES, on
 from tests.gpu.decoding import SAMPLINGS, speculative_is_plain
 from tests.gpu.rows import COUNTS, same
+from tests.interpreted import Summed
 from tests.kernels.checks_attention import (
     Shape,
     at_every_place,
@@ -81,6 +82,8 @@ MODELS = [(name, dtype) for name in artifacts.HF for dtype in DTYPES]
 def test_speculative_is_plain(device: torch.device, name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With every layer's attention by kernels; over the edges of chunks where that takes no time."""
     monkeypatch.setattr(kernels, "chosen", lambda device: True)
+    if device.type == "cpu":
+        monkeypatch.setattr(ops, "floats", Summed)
     model, prompt = artifacts.load(name, device, "loaded", dtype), artifacts.prompt_of(name)
     looked = count(monkeypatch)
     if device.type == "cuda":

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mtptools.decoder.kernels import launch
 from mtptools.decoder.kernels.layouts import KINDS, Slab
+from mtptools.decoder.resident import floats
 from tests.gpu.cases import DTYPES, on
 from tests.gpu.rows import COUNTS, rows_by_themselves, same
 from tests.kernels.checks import rounded
@@ -119,3 +120,14 @@ def test_a_dependence_is_seen(device: torch.device, fault: str) -> None:
     slab = made("Q4_0", 40, 64)[0].to(device)
     with pytest.raises(AssertionError, match="row"):
         rows_by_themselves(lambda x: FAULTS[fault](launch.product(x, slab, torch.float32)), 64, device, counts=(1, 16))
+
+
+@pytest.mark.parametrize(("device", "dtype", "heads"), on([(dtype, 128) for dtype in DTYPES], [("bfloat16", 3)]))
+def test_each_head_with_its_own(device: torch.device, dtype: str, heads: int) -> None:
+    """Latent attention's, of all heads at once: as of each alone."""
+    weight = torch.randn((heads, 128, 512), generator=torch.Generator().manual_seed(4)).to(device, DTYPES[dtype])
+    x = torch.randn((20, heads, 512), generator=torch.Generator().manual_seed(5)).to(device)
+    got = floats(weight).by_head(x)
+    for head in range(heads):
+        assert same(got[:, head], floats(weight[head]).product(x[:, head], DTYPES[dtype]))
+    assert same(floats(weight).by_head(x[7:8]), got[7:8])

@@ -9,7 +9,7 @@ from tests.kernels.machine_code import TOOL
 
 HOPPER = 90
 OTHERS = (80, 120)
-MAIN = ("BF16", "Q4_K", "Q6_K")  # all of them: `compiling`, by hand
+MAIN = ("BF16", "Q4_K")  # all of them: `compiling`, by hand
 SHARED = 99 * 1024  # of one program, on the smallest of these: sm_86, 89 and 120
 PARKED = 32  # bytes of the stack: the assembler parks a register or two, at times
 
@@ -26,7 +26,6 @@ FMAS = {"Q4_K": 1}
 
 LOOPS = {
     "Q4_K": 8.8,
-    "Q6_K": 9.4,
     "BF16": 3.8,
 }
 """Instructions of a thread for each of its weights, at most: 5 % more than were counted with triton 3.7."""

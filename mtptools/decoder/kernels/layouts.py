@@ -18,7 +18,7 @@ from torch import Tensor
 from mtptools.codecs import CODECS
 from mtptools.errors import CodecError, CorruptError
 
-__all__ = ["KINDS", "Kind", "Slab", "plane_of", "slab_of"]
+__all__ = ["FLOATS", "KINDS", "Kind", "Slab", "plane_of", "slab_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,9 @@ KINDS: Final = {
     "MLX_4": Kind((), 32, 2),
     "MLX_8": Kind((), 32),
 }
+
+FLOATS: Final = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+"""The kind whose values are those of a tensor."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,9 @@ class Routed(Moe):
     def route(self, logits: Tensor, ids: Sequence[int] = ()) -> Tensor:
         routed = super().route(logits, ids)
         stacks = [one for one in (self.weights.gate_up, self.weights.down) if isinstance(one, Experts)]
-        for expert in sorted({int(one) for row in routed[:, : self.routing.used].tolist() for one in row}):
-            for stack in stacks:
-                stack.helpers.expect([stack.tell(expert)])
+        met = sorted({int(one) for row in routed[:, : self.routing.used].tolist() for one in row})
+        if stacks:
+            stacks[0].helpers.expect([stack.tell(expert) for expert in met for stack in stacks])
         return routed
 
     def forward(self, x: Tensor, ids: Sequence[int] = ()) -> Tensor:

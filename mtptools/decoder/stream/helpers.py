@@ -8,7 +8,7 @@ Reading, decoders that are compiled and torch's copies run beside Python; the va
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from threading import Condition, Thread
 from types import TracebackType
 
@@ -104,7 +104,9 @@ class Helpers:
         self._entered -= 1
         if self._entered:
             return
-        self.forget(self._queue)
+        with self._changed:
+            left = list(self._queue)
+        self.forget(left)
         for thread in self._threads:
             thread.join()
         self._threads = []
@@ -121,13 +123,16 @@ class Helpers:
         """These are not expected any more; what is decoded of one that nobody has asked for is lost."""
         known = list(matrices)
         with self._changed:
-            gone = {id(one) for one in known}
-            self._queue = deque(one for one in self._queue if id(one) not in gone)
+            self._drop(known)
             for one in known:
                 if one.out is not None and not one.taken:
                     self.under_way -= one.nbytes
                     one.reset()
             self._changed.notify_all()
+
+    def _drop(self, matrices: Sequence[Coming]) -> None:
+        gone = {id(one) for one in matrices}
+        self._queue = deque(one for one in self._queue if id(one) not in gone)
 
     def share(self, other: Helpers) -> None:
         """Take memory from where another does, which then may hold what both have under way."""
@@ -151,6 +156,8 @@ class Helpers:
                         raise one.failed[1]
                     self._changed.wait()
                 if ready >= wanted and one.out is not None:
+                    if not one.pieces:  # else it would be held until what stands before it has room
+                        self._drop([one])
                     return one.out
             self._piece(one)
 

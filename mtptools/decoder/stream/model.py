@@ -18,6 +18,7 @@ from mtptools.decoder.kernels import unavailable
 from mtptools.decoder.kernels.layouts import KINDS
 from mtptools.decoder.load import check_claimed, check_fits, check_known, family_wiring, head_of, source_of
 from mtptools.decoder.memory import DTYPES
+from mtptools.decoder.moe import Moe
 from mtptools.decoder.mtp_head import Head, HeadWiring
 from mtptools.decoder.ops import Arithmetic, exact_settings
 from mtptools.decoder.settings import read_settings
@@ -137,9 +138,9 @@ class Streamed:
         """
         n = self.done
         block = self._block(n)
-        if not last and self.helpers is not None:
+        if not last and self.helpers is not None and not _has_experts(block):
             self._next = n + 1, self._block(n + 1)
-        elif not last:
+        elif not last:  # which experts are met is known late, and they are most of the layer: they go first
             announce(within(self.outline.layers[n + 1].blobs()))
         self.states = through(block, self.states, self.passages)
         self._forget(block)
@@ -205,6 +206,10 @@ class Streamed:
                 hint="the file of states is of something else: delete it",
             )
         self.states, self.done = states.to(self.device), done
+
+
+def _has_experts(block: Layer) -> bool:
+    return isinstance(getattr(block, "ffn", None), Moe)
 
 
 def _awaited(block: Layer) -> list[Coming]:
