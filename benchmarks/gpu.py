@@ -28,8 +28,11 @@ import os
 import sys
 import traceback
 import warnings
+from pathlib import Path
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # as it stands, where it is not installed
 
 PARTS = ("products", "decode", "drafts", "costs", "offload")
 

@@ -93,7 +93,7 @@ def decode(bench: Bench) -> None:
             ]
         if model.trunk.replays is not None:
             lines.append(f"| {name} | CUDA graphs | {model.trunk.replays} | | |")
-        del model, ways, steps, step, arms
+        del model, ways, one, steps, step, arms
         release(bench.device)
     print("\n| model | how | kernel | a token | of its time |\n|---|---|---|---|---|")
     print("\n".join(lines), flush=True)

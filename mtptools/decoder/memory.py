@@ -265,7 +265,7 @@ def _planned(
     weights = [one.of(mode) for one in (sizes.embed, *sizes.layers)]
     weights += [one.of("resident" if away else mode) for one in (sizes.output, sizes.head)]  # read at every step
     caches = [sizes.layer_cache(n, context, k) for n in range(len(sizes.layers))]
-    temporary = _temporary(sizes, mode, context, k, devices[0].type == "cuda")
+    temporary = _temporary(sizes, mode, context, k, devices)
     last = [("caches of the head", sizes.head_cache(context, k)), *_last_lines(sizes, context, k)]
     common = sum(nbytes for _, nbytes in temporary)
     room = [(sum(weights) + sum(caches) if size is None else size) - common for size in free]
@@ -291,8 +291,11 @@ def _last_lines(sizes: Estimate, context: int, k: int) -> list[tuple[str, int]]:
     return [("logits", 2 * (k + 1) * sizes.vocab * 4), ("states of the text", 2 * context * sizes.hidden * 4)]
 
 
-def _temporary(sizes: Estimate, mode: str, context: int, k: int, on_gpu: bool) -> list[tuple[str, int]]:
+def _temporary(
+    sizes: Estimate, mode: str, context: int, k: int, devices: Sequence[torch.device]
+) -> list[tuple[str, int]]:
     """What every device has besides weights and caches."""
+    on_gpu = devices[0].type == "cuda"
     rows = min(_PASS, max(context, k + 1))
     widest = max((one.widest for one in (*sizes.layers, sizes.head)), default=0)
     wide = 2 * max(sizes.experts, 1) * widest
@@ -305,7 +308,7 @@ def _temporary(sizes: Estimate, mode: str, context: int, k: int, on_gpu: bool) -
     if on_gpu:
         wider = HEAD_CHUNK * sizes.hidden * 4 if mode == "loaded" and sizes.itemsize < 4 else 0
         lines += [("CUDA itself", _CUDA + wider), ("attention at work", _SCRATCH)]
-    if on_gpu and mode == "resident":  # memory of their own, twice what the largest has at a time
+    if on_gpu and mode == "resident" and len(devices) == 1:  # memory of their own, twice what the largest has at a time
         lines.append(("recorded passes", 2 * (_SCRATCH + 4 * MOST * (_COPIES * sizes.hidden + wide))))
     return lines
 

@@ -193,6 +193,7 @@ def try_vocabulary(
     if not traces or k < 1:
         raise UsageError("a trial needs a prompt, and a k of at least 1", hint="--k 3")
     heads = model.require_head(), reduced or with_vocabulary(model, vocabulary).require_head()
+    after = heads[1].recording() if heads[0].replays else heads[1]  # or launches would be timed against none
     timed = _timed(texts) if runs else []
     domains = []
     for name, some in texts.items():
@@ -206,7 +207,7 @@ def try_vocabulary(
         max(trace.requested for trace in traces),
         tuple(domains),
         sum(len(set(tokens)) for tokens in emitted) / sum(map(len, emitted)),
-        time_heads((model, model.with_head(heads[1])), timed, k=k, runs=runs, progress=say) if timed else None,
+        time_heads((model, model.with_head(after)), timed, k=k, runs=runs, progress=say) if timed else None,
         fingerprint=fingerprint(model),
         prompts_digest=digest_prompts([trace.prompt for trace in traces]),
     )

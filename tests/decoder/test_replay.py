@@ -25,16 +25,16 @@ if torch.cuda.is_available():
     pytest.skip("kernels are compiled where a GPU is, and not interpreted: pytest -m gpu", allow_module_level=True)
 
 from mtptools.checkpoint import open_checkpoint
-from mtptools.decoder import kernels, ops, replay
+from mtptools.decoder import hold, kernels, ops, replay
 from mtptools.decoder.cache import CHUNK, Fixed, KVCache, RingCache
 from mtptools.decoder.drafter import Drafter
 from mtptools.decoder.load import load_model
 from mtptools.decoder.model import Model
-from mtptools.decoder.moe import Mlp, MlpWeights, Moe
+from mtptools.decoder.moe import FEW, Mlp, MlpWeights, Moe
 from mtptools.decoder.mtp_head import Head
 from mtptools.decoder.offload import offloaded
 from mtptools.decoder.pipeline import Elsewhere
-from mtptools.decoder.replay import _Tape, cannot, on_cuda
+from mtptools.decoder.replay import MOST, _Tape, cannot, on_cuda
 from mtptools.decoder.trunk import Trunk
 from mtptools.errors import SystemFailure
 from tests.decoder.tape import PASSES, decoded, on_tape, recorded, same
@@ -52,6 +52,13 @@ def _kernels() -> Any:
         patch.setattr(replay, "LEAST", CHUNK)  # then twice as many
         patch.setattr(ops, "floats", Summed)
         yield
+
+
+def _packed(path: Path) -> Model:
+    """Its values not looked at, which takes long in the interpreter."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hold, "check_finite", lambda *_: None)
+        return load_model(open_checkpoint(path), weights="resident", check=False)
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +93,27 @@ def test_bits(trunk: Trunk, wanted: list[Tensor]) -> None:
     assert len(replays._free) == 1
 
 
+@torch.inference_mode()
+def turns(trunk: Trunk, *firsts: int) -> list[Tensor]:
+    """The states of texts from these tokens on, a token of each in turn."""
+    caches = [trunk.new_cache() for _ in firsts]
+    texts: list[list[Tensor]] = [[] for _ in firsts]
+    for step in range(5):
+        for first, cache, text in zip(firsts, caches, texts, strict=True):
+            text.append(trunk.forward([first + step], cache).pre)
+    return [torch.cat(text) for text in texts]
+
+
 def test_two_texts_at_a_time(trunk: Trunk) -> None:
+    """Each has a memory of its own, and the next text takes it over."""
     ours, replays = recorded(trunk)
-    caches = [ours.new_cache() for _ in range(2)]
-    assert caches[0].layers[0] is not caches[1].layers[0]
-    del caches
+    alone = [text for first in (9, 70) for text in turns(trunk, first)]
+    assert same(turns(ours, 9, 70), alone)
     assert len(replays._free) == 2
+    assert same(turns(ours, 70, 9), alone[::-1])
+    assert len(replays._free) == 2
+    assert not replays.refused
+    assert replays.replayed > replays.compared
 
 
 SHORT = ((1, 1),) * 5
@@ -155,7 +177,7 @@ def test_a_state_that_the_result_does_not_show(trunk: Trunk) -> None:
 @torch.inference_mode()
 def test_experts(toy_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where rows go is known to the device alone; with their experts sorted on the host it cannot be recorded."""
-    model = load_model(open_checkpoint(toy_path(True, "Q8_0")), weights="resident", check=False)
+    model = _packed(toy_path(True, "Q8_0"))
     block: Any = model.trunk.blocks[0]
     assert isinstance(block.ffn, Moe)
     assert cannot(model.trunk.blocks, CPU, kernels=True) is None
@@ -211,6 +233,7 @@ def test_the_stream_after_a_recording_that_failed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_models_that_are_not_recorded(trunk: Trunk) -> None:
+    assert MOST <= FEW, "of more rows the host sorts experts, which cannot be recorded"
     assert cannot(trunk.blocks, CPU, kernels=True) is None
     assert "layers" in str(cannot([Elsewhere(trunk.blocks[0], CPU, CPU)], CPU, kernels=True))
     away = Mlp(MlpWeights(offloaded(torch.ones(2, 1), CPU), torch.ones(1, 1)), trunk.arithmetic)
@@ -222,7 +245,7 @@ def test_models_that_are_not_recorded(trunk: Trunk) -> None:
 @torch.inference_mode()
 def test_launches(toy_path: Callable[..., Path]) -> None:
     """A layer of one row: what is not a product is a launch or two."""
-    trunk = load_model(open_checkpoint(toy_path(False, "Q8_0")), weights="resident", check=False).trunk
+    trunk = _packed(toy_path(False, "Q8_0")).trunk
     x, zero, counts = torch.ones((1, trunk.norm.shape[0])), torch.zeros(1, dtype=torch.int64), []
     fixed = Fixed(zero, zero, CHUNK)
     for block in trunk.blocks[1:]:

@@ -1,7 +1,7 @@
 """Tests for a GPU (`pytest -m gpu`). Each also runs on the CPU, on less, so that its logic is tried on every machine.
 
 On the CPU the kernels run in triton's interpreter; where a GPU is they are compiled. A process has them one way.
-Some 500 programs are compiled for the whole of it, a second or four each: `pytest tests/gpu -m gpu -n 8`.
+Hundreds of programs are compiled for the whole of it, a second or more each: `pytest tests/gpu -m gpu -n 8`.
 """
 
 from __future__ import annotations

@@ -71,6 +71,7 @@ def test_slots_and_gates_on_the_device(device: torch.device, name: str) -> None:
 
 
 @pytest.mark.gpu
+@torch.inference_mode()  # as all that is recorded: torch keeps a tensor from its first recording to the next
 def test_in_a_graph() -> None:
     """Recorded once, replayed for other rows of other slots, from the same addresses: the bits of launches."""
     device, layer = torch.device("cuda:0"), LAYERS["27B"]

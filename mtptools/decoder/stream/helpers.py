@@ -136,8 +136,9 @@ class Helpers:
 
     def share(self, other: Helpers) -> None:
         """Take memory from where another does, which then may hold what both have under way."""
-        other._buffers.limit += self.room
-        self._buffers = other._buffers
+        if self._buffers is not other._buffers:
+            other._buffers.limit += self.room
+            self._buffers = other._buffers
 
     @torch.inference_mode()
     def take(self, one: Coming, rows: int | None = None) -> Tensor:

@@ -225,6 +225,44 @@ def test_experts_are_known_before_they_are_needed(monkeypatch: pytest.MonkeyPatc
     assert shapes == [block.ffn.weights.gate_up.shape[1:], block.ffn.weights.down.shape[1:]] * len(met)
 
 
+@pytest.mark.parametrize("exact", [False, True])
+def test_an_expert_at_a_time(exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a layer, together, are many times what may be held; threads beside decode them all the same."""
+    one = streamed("qwen35moe/gguf/model-BF16.gguf", TEXT, exact=exact)
+    assert one.helpers is not None
+    buffers, most, by = one.helpers._buffers, 0, Counter[str]()
+    one.helpers.room *= 2  # of which the shared expert takes all that there is in this small model
+    lend, fill = buffers.lend, helpers.fill
+
+    def lent(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        nonlocal most
+        out = lend(shape, dtype)
+        most = max(most, buffers.held - sum(size * len(idle) for size, idle in buffers._idle.items()))
+        return out
+
+    def noted(out: torch.Tensor, parts: Sequence[Part], where: object) -> None:
+        if "exps" in parts[0].tensor.name:
+            by[threading.current_thread().name] += 1
+        fill(out, parts, where)
+
+    def route(self: Routed, *more: object) -> torch.Tensor:
+        """Where the products wait, the threads beside begin with what rows meet."""
+        before, found = by["decoding ahead"], routed(self, *more)  # type: ignore[arg-type]
+        until(lambda: by["decoding ahead"] > before)
+        return found
+
+    routed = Routed.route
+    monkeypatch.setattr(Routed, "route", route)
+    monkeypatch.setattr(buffers, "lend", lent)
+    monkeypatch.setattr(helpers, "fill", noted)
+    with one.at_work():
+        one.begin()
+        for n in range(one.n_layers):
+            one.layer(last=n + 1 == one.n_layers)
+            assert not [coming for coming in one.helpers._queue if coming.taken], "held, though nobody needs them"
+    assert most <= buffers.limit + one.helpers.room / 2
+
+
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system takes no such advice")
 def test_the_system_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each byte, at most: what is needed before a helper comes to it is read at once."""
