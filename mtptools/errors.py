@@ -85,7 +85,15 @@ class UnknownFamilyError(InputError):
 
 
 class MissingHeadError(InputError):
-    pass
+    @classmethod
+    def to_draft_with(cls, where: object, declared: int) -> MissingHeadError:
+        """declared  layers that the configuration promises"""
+        told = (
+            f"no head: the configuration declares {declared} MTP layer(s), their tensors are not there"
+            if declared
+            else "no head in this checkpoint, and none declared"
+        )
+        return cls(told, where=where, hint=f"mtptools graft {typed(where)} DONOR -o OUT")
 
 
 class MissingRoleError(InputError):

@@ -8,10 +8,12 @@ from typing import Final
 
 from mtptools.errors import UsageError
 
-__all__ = ["DEAD", "RELATIVE", "Threshold", "rate_error"]
+__all__ = ["DEAD", "LEAST", "RELATIVE", "Threshold", "rate_error"]
 
 # A head below this acceptance of its first draft is dead (0 to 5 % is what wrong layouts and lost norms give).
 DEAD: Final = 0.10
+# First drafts below which it is not judged: a control that hurts shows in seven at the least.
+LEAST: Final = 16
 # Share of the baseline's acceptance, per k, that passes when nothing else is asked for.
 RELATIVE: Final = 0.85
 # Standard errors that a shortfall must exceed to count: 1 in 100 by chance.

@@ -56,7 +56,7 @@ def command(
     The output of every run is compared with plain decoding's, bit for bit. Exit code 1 when one differs.
     """
     from mtptools.checkpoint import open_checkpoint
-    from mtptools.cli.loading import loaded, require_decodable
+    from mtptools.cli.loading import loaded, require_decodable, require_head, require_room
     from mtptools.cli.verifying import parse_ks
     from mtptools.ops.artifact import artifact
     from mtptools.prompts import read_prompts, spread
@@ -69,14 +69,18 @@ def command(
 
         check_plot(picture)
     ckpt, chosen = open_checkpoint(path), spread(read_prompts(prompts), limit)
+    sidecar = open_checkpoint(head) if head else None
+    running.check(ckpt.hparams.context_length)
     require_decodable(ckpt)
-    from mtptools.decoder.bench import bench_model
+    require_head(sidecar or ckpt)
+    from mtptools.decoder.bench import bench_model, check_context
     from mtptools.decoder.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(ckpt, ckpt.hparams.vocab_size)
     ids, categories = [tokenizer.encode(one.text) for one in chosen], [one.category for one in chosen]
-    silent, sidecar = quiet or as_json, open_checkpoint(head) if head else None
-    room = {"texts": max(map(len, ids)) + tokens, "k": max(ks), "quiet": silent, "verbose": verbose}
+    check_context(ckpt.hparams.context_length, ids, categories, tokens)
+    silent, longest = quiet or as_json, require_room(ckpt, ids, tokens)
+    room = {"texts": longest, "k": max(ks), "quiet": silent, "verbose": verbose}
     with (
         loaded(ckpt, sidecar, running, wiring, **room) as (model, plan),
         status(quiet=silent) as say,

@@ -8,7 +8,7 @@ import click
 from click.shell_completion import BashComplete, CompletionItem, FishComplete, ShellComplete, ZshComplete
 
 from mtptools.cli.options import examples, output_options
-from mtptools.cli.output import emit
+from mtptools.cli.output import emit, stream
 
 __all__ = ["command"]
 
@@ -122,7 +122,7 @@ def command(shell: str, answer: bool, as_json: bool, quiet: bool, verbose: bool)
 
     asked = SHELLS[shell](cli, {}, "mtptools", "_MTPTOOLS_COMPLETE")
     if answer:  # what the script itself calls; the words before the cursor stand in the environment
-        click.echo(asked.complete())
+        stream(f"{asked.complete()}\n")
         return
     script = asked.source_template % asked.source_vars()
     emit({"shell": shell, "script": script}, script.removesuffix("\n"), as_json=as_json, quiet=quiet)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -11,9 +11,9 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from mtptools.checkpoint import Checkpoint, open_checkpoint
-from mtptools.cli.loading import load, require_torch
+from mtptools.cli.loading import load, require_room, require_torch
 from mtptools.cli.output import note, status
-from mtptools.cli.prune_options import Trying
+from mtptools.cli.prune_options import Keeping, Trying, parse_corpora
 from mtptools.decoder import undecodable
 from mtptools.errors import InputError, NoDecoderError, UsageError
 from mtptools.head import is_sidecar
@@ -37,8 +37,9 @@ LOOKED_AT: Final = 200  # held-out pieces of a domain that passages are taken fr
 class Decoding:
     """Decodes with `ckpt`, or with a sidecar's head on the trunk that was named."""
 
-    def __init__(self, ckpt: Checkpoint, holder: Checkpoint, told: Trying, *, quiet: bool) -> None:
+    def __init__(self, ckpt: Checkpoint, holder: Checkpoint, keeping: Keeping, told: Trying, *, quiet: bool) -> None:
         self.ckpt, self.holder, self.told, self.quiet = ckpt, holder, told, quiet
+        self.written_after, self.corpora = keeping.from_model, parse_corpora(keeping.corpora)
         self.traces: dict[str, list[Trace]] = {}
 
     def require(self) -> None:
@@ -58,13 +59,24 @@ class Decoding:
                 where=self.ckpt.path,
                 hint="acceptance cannot be measured here: choose by coverage, --corpus FILE",
             )
+        self.told.check(self._trunk.hparams.context_length)
         require_torch()
 
     @cached_property
+    def _trunk(self) -> Checkpoint:
+        return self.ckpt if self.told.trunk is None else open_checkpoint(self.told.trunk)
+
+    @cached_property
     def _loaded(self) -> tuple[Model, MemoryPlan]:
-        trunk = self.told.trunk
-        first, head = (self.ckpt, None) if trunk is None else (open_checkpoint(trunk), self.ckpt)
-        return load(first, head, self.told, k=self.told.k, quiet=self.quiet)
+        head = None if self.told.trunk is None else self.ckpt
+        longest = require_room(self._trunk, self._texts(), self.told.tokens)
+        return load(self._trunk, head, self.told, texts=longest, k=self.told.k, quiet=self.quiet)
+
+    def _texts(self) -> Iterator[list[int]]:
+        """All prompts that the model will be given: it is loaded once for them."""
+        yield from (ids for _, ids in self._questions)
+        if self.told.asked:
+            yield from (ids for some in self._prompts.values() for ids in some)
 
     @contextmanager
     def _at_work(self) -> Iterator[tuple[Model, Callable[[str], None]]]:
@@ -79,16 +91,22 @@ class Decoding:
 
         return load_tokenizer(self.holder, self.ckpt.hparams.vocab_size)
 
-    def written(self, prompts: Path) -> dict[str, list[list[int]]]:
-        """Domain to what the trunk writes after these prompts."""
+    @cached_property
+    def _questions(self) -> list[tuple[str, list[int]]]:
+        """(category, token ids) of what the model writes after, for `written`."""
         from mtptools.prompts import read_prompts, spread
+
+        chosen = [] if self.written_after is None else spread(read_prompts(self.written_after), self.told.limit)
+        return [(one.category, self.tokenizer.encode(one.text)) for one in chosen]
+
+    def written(self) -> dict[str, list[list[int]]]:
+        """Domain to what the trunk writes after the prompts of --from-model."""
         from mtptools.report.draft_trial import generated, write_texts
         from mtptools.vocab.generated import pooled
 
         self.require()
-        chosen = spread(read_prompts(prompts), self.told.limit)
-        found = pooled([(one.category, self.tokenizer.encode(one.text)) for one in chosen])
-        small = sorted({one.category for one in chosen} - found.keys() - {""})
+        found = pooled(self._questions)
+        small = sorted({category for category, _ in self._questions} - found.keys() - {""})
         if small:
             note(f"too few prompts for a domain of their own, counted together: {', '.join(small)}", quiet=self.quiet)
         with self._at_work() as (model, say):
@@ -96,9 +114,7 @@ class Decoding:
         self.traces = {domain: list(some) for domain, some in texts.items()}
         return {domain: generated(some) for domain, some in self.traces.items()}
 
-    def trial(
-        self, vocabulary: DraftVocabulary, corpora: Mapping[str, Sequence[Path]], spared: Collection[str], plan: Plan
-    ) -> DraftTrial:
+    def trial(self, vocabulary: DraftVocabulary, spared: Collection[str], plan: Plan) -> DraftTrial:
         """Acceptance before and after, on texts that the vocabulary was not made from where there are any.
 
         spared  domains that are measured and not judged;  plan  of the reduced head, for the bytes that it reads
@@ -113,9 +129,8 @@ class Decoding:
         if self.told.prompts is None:
             for domain, some in self.traces.items():
                 texts[domain] = [one for n, one in enumerate(some) if is_held(n, len(some))]
-        prompts = {} if texts and not corpora else self._prompts(corpora)
         with self._at_work() as (model, say):
-            texts |= write_texts(model, prompts, self.told.tokens, say, stop=self.tokenizer.stop_ids)
+            texts |= write_texts(model, self._prompts, self.told.tokens, say, stop=self.tokenizer.stop_ids)
         with self._at_work() as (model, say):
             trial = try_vocabulary(model, texts, vocabulary, k=self.told.k, progress=say)
         trial = replace(trial, spared=frozenset(spared) & texts.keys())
@@ -125,12 +140,18 @@ class Decoding:
         after = replace(before, outputs=(reduced_bytes(plan.entries),) * len(before.outputs))
         return replace(trial, reads=(before, after))
 
-    def _prompts(self, corpora: Mapping[str, Sequence[Path]]) -> dict[str, list[list[int]]]:
-        """Domain to prompts as token ids: those of a file, passages of held-out text, or the built-in set."""
+    @cached_property
+    def _prompts(self) -> dict[str, list[list[int]]]:
+        """Domain to prompts as token ids, for `trial`: those of a file, passages of held-out text, the built-in set.
+
+        Empty where what `written` gave is enough to measure on.
+        """
         from mtptools.prompts import read_prompts, spread
 
-        if corpora and self.told.prompts is None:
-            return {domain: self._passages(paths) for domain, paths in corpora.items()}
+        if self.corpora and self.told.prompts is None:
+            return {domain: self._passages(paths) for domain, paths in self.corpora.items()}
+        if self.written_after is not None and self.told.prompts is None:
+            return {}
         out: dict[str, list[list[int]]] = {}
         for one in spread(read_prompts(self.told.prompts), self.told.limit):
             out.setdefault(one.category or "prompts", []).append(self.tokenizer.encode(one.text))

@@ -16,7 +16,7 @@ from mtptools.cli.options import (
     sampling_options,
     wiring_options,
 )
-from mtptools.cli.output import emit, note
+from mtptools.cli.output import emit, note, stream
 from mtptools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def command(
 ) -> None:
     """Generate text from a prompt, streamed. With --k the head drafts; the text is the same, except by rejection."""
     from mtptools.checkpoint import open_checkpoint
-    from mtptools.cli.loading import loaded, require_decodable
+    from mtptools.cli.loading import loaded, require_decodable, require_head, require_room
     from mtptools.cli.verifying import with_breakers
 
     if not k and (acceptance or draft):
@@ -81,26 +81,28 @@ def command(
         raise UsageError(f"--{name} is about drafts, and nothing is drafted", hint="add --k 3")
     if not k and wiring:
         raise UsageError("how the head is connected matters to drafts, and nothing is drafted", hint="add --k 3")
-    ckpt = open_checkpoint(path)
+    ckpt, sidecar = open_checkpoint(path), open_checkpoint(head) if head else None
+    running.check(ckpt.hparams.context_length)
     require_decodable(ckpt)
+    if k:
+        require_head(sidecar or ckpt)
     from mtptools.decoder.acceptance import total
     from mtptools.decoder.sampling import GREEDY
     from mtptools.decoder.speculate import decode_plain, decode_speculative
     from mtptools.decoder.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(ckpt, ckpt.hparams.vocab_size)
-    ids, stream = tokenizer.encode(prompt), tokenizer.stream()
+    ids, pieces = tokenizer.encode(prompt), tokenizer.stream()
     show = not as_json  # the text is what was asked for: --quiet leaves out the note
 
     def on_tokens(new: list[int]) -> None:
         if show:
-            click.echo(stream.push(new), nl=False)
+            stream(pieces.push(new))
 
     chain = with_breakers(sampling or GREEDY, tokenizer)
     stop = () if ignore_eos else tuple(tokenizer.stop_ids)
     rule, choice = acceptance or "match", draft or "sampler"
-    sidecar = open_checkpoint(head) if head else None
-    room = {"texts": len(ids) + tokens, "k": k, "quiet": quiet or as_json, "verbose": verbose}
+    room = {"texts": require_room(ckpt, [ids], tokens), "k": k, "quiet": quiet or as_json, "verbose": verbose}
     with loaded(ckpt, sidecar, running, wiring, **room) as (model, plan):
         if k:
             trace = decode_speculative(
@@ -109,7 +111,7 @@ def command(
         else:
             trace = decode_plain(model, ids, tokens, sampling=chain, stop=stop, on_tokens=on_tokens)
     if show:
-        click.echo(stream.close())
+        stream(f"{pieces.close()}\n")
     data = {
         "text": tokenizer.decode(trace.tokens),
         "prompt_tokens": ids,
@@ -125,7 +127,8 @@ def command(
     if k and not trace.drafts.drafted:
         summary += ", nothing drafted"
     elif k:
-        positions = " ".join(f"{value:.0%}" for value in counts.per_position)
+        tried = zip(counts.per_position, counts.drafted, strict=True)
+        positions = " ".join(f"{value:.0%}" for value, drafted in tried if drafted)
         summary += f", accepted {counts.rate:.0%} of drafts (by position {positions}), mean length "
         summary += f"{counts.mean_length:.2f}" + ("" if chain.is_plain else f" (draft {choice}, acceptance {rule})")
     note(summary, quiet=quiet or as_json)

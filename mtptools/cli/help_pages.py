@@ -57,11 +57,13 @@ class Page:
 
 
 _VERIFIED: Final = {1: "with --verify: a level failed; the output is there, and its receipt says so"}
+_UNREAD: Final = "values that cannot be read"
+_DECODED: Final = {4: "the head of --head is of another model", 5: _UNREAD, 8: CODES[8]}
 _PASSED: Final = {
     0: "every level passed",
     1: "a level failed",
     4: CODES[4],
-    5: "values that cannot be read",
+    5: _UNREAD,
     8: CODES[8],
 }
 _RECIPES: Final = "docs/recipes/"
@@ -74,7 +76,10 @@ PAGES: Final[Mapping[str, Page]] = {
     "strip": Page(_VERIFIED),
     "graft": Page({**_VERIFIED, 4: CODES[4]}, (f"{_RECIPES}graft-a-quant.md", f"{_RECIPES}restore-a-head.md")),
     "quantize": Page(
-        {1: "with --verify: a level failed; with --sweep and -o: the head as it is is best, nothing was written"},
+        {
+            1: "with --verify: a level failed; with --sweep and -o: the head as it is is best, nothing was written",
+            8: "with --sweep: no decoder for the family",
+        },
         (f"{_RECIPES}choose-a-type.md", f"{_RECIPES}quantize-the-head.md"),
     ),
     "convert": Page(_VERIFIED, ("docs/conventions.md",)),
@@ -86,13 +91,17 @@ PAGES: Final[Mapping[str, Page]] = {
         ("docs/concepts.md", "docs/reports.md"),
     ),
     "upload": Page(see=("docs/hub.md",)),
-    "bench": Page({8: CODES[8]}, ("docs/bench.md",)),
-    "generate": Page({8: CODES[8]}, ("docs/parity.md",)),
+    "bench": Page({1: "an output is not that of plain decoding", **_DECODED}, ("docs/bench.md",)),
+    "generate": Page(_DECODED, ("docs/parity.md",)),
     "prune-vocab": Page(
-        {1: "more is lost than --max-loss allows, nothing was written; with --verify: a level failed", 8: CODES[8]},
+        {
+            1: "more is lost than --max-loss allows, nothing was written; with --verify: a level failed",
+            4: "the trunk of --trunk is of another model",
+            8: CODES[8],
+        },
         (f"{_RECIPES}prune.md", f"{_RECIPES}prune-the-vocabulary.md"),
     ),
-    "imatrix": Page({8: CODES[8]}, ("docs/imatrix.md",)),
+    "imatrix": Page(_DECODED, ("docs/imatrix.md",)),
     "families": Page(see=("docs/families.md", f"{_RECIPES}a-new-family.md")),
 }
 

@@ -14,7 +14,7 @@ import numpy as np
 from mtptools.cli.options import PATH, Running, chunk_device_options, examples, output_options
 from mtptools.cli.output import emit, note, status, table
 from mtptools.cli.texts import read_text
-from mtptools.errors import InputError, MissingExtraError, NoDecoderError, UsageError
+from mtptools.errors import InputError, NoDecoderError
 
 if TYPE_CHECKING:
     from mtptools.checkpoint import Checkpoint
@@ -72,7 +72,7 @@ def command(
     added up. The file is llama.cpp's imatrix format; llama-imatrix itself never runs the head.
     """
     from mtptools.checkpoint import open_checkpoint
-    from mtptools.cli.loading import loaded
+    from mtptools.cli.loading import loaded, require_head, require_torch
     from mtptools.cli.one_file import check_file, write_file
     from mtptools.head import is_sidecar
     from mtptools.importance import file_parts, merged, read_importance
@@ -87,14 +87,20 @@ def command(
             "a sidecar has no trunk to read the text", where=path, hint=f"mtptools imatrix TRUNK --head {path} …"
         )
     others = [_fitted(read_importance(one), ckpt) for one in merge]
-    pieces = _pieces(ckpt, texts, context, chunks)
+    running = replace(running, context=context)
+    _require_able(ckpt, running)
+    contents = [read_text(text, _TEXT) for text in texts]
+    if scope == "head":
+        require_head(sidecar or ckpt)
+    require_torch("running the head")
+    pieces = _pieces(ckpt, texts, contents, context, chunks)
     if chunks and len(pieces) < chunks:
         note(f"the text is {len(pieces)} chunks long", quiet=quiet or as_json)
     from mtptools.decoder.importance import measure_importance
     from mtptools.decoder.recorder import Recorder
 
     recorder = Recorder(scope)
-    running, silent = replace(running, context=context), quiet or as_json
+    silent = quiet or as_json
     room = {"texts": context, "quiet": silent, "verbose": verbose}
     with (
         loaded(ckpt, sidecar, running, None, recorder=recorder, **room) as (model, plan),
@@ -147,21 +153,20 @@ def _fitted(matrix: Importance, ckpt: Checkpoint) -> Importance:
     return replace(matrix, entries=entries)
 
 
-def _pieces(ckpt: Checkpoint, texts: Sequence[Path], context: int, most: int | None) -> list[list[int]]:
-    """The chunks to read. What can be wrong with them is found out before weights are loaded."""
+def _require_able(ckpt: Checkpoint, running: Running) -> None:
+    """Raises NoDecoderError, and UsageError for what `running` asks of this model."""
     from mtptools.decoder import undecodable
 
     reason = undecodable(ckpt)
     if reason:
         raise NoDecoderError(reason, where=ckpt.path, hint="the head cannot be run: quantize it to Q8_0 or BF16")
-    longest = ckpt.hparams.context_length
-    if longest and context > longest:
-        raise UsageError(f"the model's context is {longest} tokens", where="--context", hint=f"--context {longest}")
-    contents = [read_text(text, _TEXT) for text in texts]
-    try:
-        import torch  # noqa: F401  # only to say clearly what is missing
-    except ImportError as error:
-        raise MissingExtraError(error.name or "torch", "decoder", "running the head") from error
+    running.check(ckpt.hparams.context_length)
+
+
+def _pieces(
+    ckpt: Checkpoint, texts: Sequence[Path], contents: Sequence[str], context: int, most: int | None
+) -> list[list[int]]:
+    """The chunks to read. What can be wrong with them is found out before weights are loaded."""
     from mtptools.decoder.importance import chunks_of
     from mtptools.decoder.tokenizer import load_tokenizer
 

@@ -98,7 +98,7 @@ def keep_set(
     ckpt: Checkpoint,
     holder: Checkpoint,
     told: Keeping,
-    written: Callable[[Path], Texts],
+    written: Callable[[], Texts],
     *,
     strict: bool,
     quiet: bool,
@@ -106,7 +106,7 @@ def keep_set(
     """Choose the tokens.
 
     holder   has the tokenizer
-    written  decodes after the prompts of a file: domain to the texts that the model wrote, every fifth held out
+    written  decodes after the prompts of --from-model: domain to the texts that the model wrote, every fifth held out
 
     strict   a size that `auto` cannot find is an error, not a remark
 
@@ -219,7 +219,7 @@ def _counted(
     tokenizer: Tokenizer | None,
     size: int,
     told: Keeping,
-    written: Callable[[Path], Texts],
+    written: Callable[[], Texts],
     spared: Sequence[str],
     *,
     quiet: bool,
@@ -234,7 +234,7 @@ def _counted(
             model = tokenizer.backend.to_str()
             out = count(corpora, model, size, processes=told.processes, progress=progress, whole=spared)
     if told.from_model is not None:
-        mine = counted_texts(written(told.from_model), size)
+        mine = counted_texts(written(), size)
         twice = {one.domain for one in out} & {one.domain for one in mine}
         if twice:
             name = min(twice)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -12,8 +13,17 @@ from mtptools.cli.fetching import fetched
 from mtptools.cli.options import Running
 from mtptools.cli.output import note, table
 from mtptools.decoder import undecodable
-from mtptools.errors import InputError, MissingExtraError, NoDecoderError, UsageError, typed
-from mtptools.head import is_sidecar
+from mtptools.decoder.prompt_room import check_room
+from mtptools.errors import (
+    InputError,
+    MissingExtraError,
+    MissingHeadError,
+    NoDecoderError,
+    SystemFailure,
+    UsageError,
+    typed,
+)
+from mtptools.head import head_names, is_sidecar
 
 if TYPE_CHECKING:
     from mtptools.decoder.memory import MemoryPlan
@@ -21,17 +31,35 @@ if TYPE_CHECKING:
     from mtptools.decoder.mtp_head import HeadWiring
     from mtptools.decoder.recorder import Recorder
 
-__all__ = ["load", "loaded", "require_decodable", "require_torch", "set_threads", "wired"]
+__all__ = [
+    "load",
+    "loaded",
+    "require_decodable",
+    "require_head",
+    "require_room",
+    "require_torch",
+    "set_threads",
+    "wired",
+]
 
 SMALL_MODEL: Final = 200_000_000  # bytes
+# What the loader of shared objects says where there is no memory for one.
+_NO_ROOM: Final = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")
 
 
-def require_torch() -> None:
-    """Raises MissingExtraError where torch is not installed."""
+def require_torch(needed_for: str = "decoding") -> None:
+    """Raises MissingExtraError where torch is not installed, SystemFailure where it is and cannot be loaded."""
     try:
         import torch  # noqa: F401  # only to say clearly what is missing
-    except ImportError as error:
-        raise MissingExtraError(error.name or "torch", "decoder", "decoding") from error
+    except (ImportError, OSError, MemoryError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+            raise MissingExtraError("torch", "decoder", needed_for) from error
+        told = str(error) or "out of memory"
+        full = isinstance(error, MemoryError) or any(part in told for part in _NO_ROOM)
+        raise SystemFailure(
+            f"torch is installed and cannot be loaded: {told}",
+            hint="free memory, or raise ulimit -v" if full else "pip install --force-reinstall torch",
+        ) from error
 
 
 def require_decodable(ckpt: Checkpoint) -> None:
@@ -48,10 +76,41 @@ def require_decodable(ckpt: Checkpoint) -> None:
     require_torch()
 
 
-def set_threads(ckpt: Checkpoint, running: Running) -> None:
-    """Of the CPU: what was asked for, or one for a small model, whose matrices are not worth sharing out."""
+def require_head(holder: Checkpoint) -> None:
+    """Before anything is loaded, for what `Model.require_head` would say after. Raises MissingHeadError."""
+    if not head_names(holder):
+        raise MissingHeadError.to_draft_with(holder.path, holder.hparams.depth)
+
+
+def require_room(ckpt: Checkpoint, prompts: Iterable[Sequence[int]], tokens: int) -> int:
+    """Tokens of the longest text: a prompt, and `tokens` more. Before anything is loaded, as decoding would say it.
+
+    Raises UsageError for an empty prompt, and for one that does not fit the model's context.
+    """
+    lengths = [len(ids) for ids in prompts]
+    for length in lengths:
+        check_room(length, tokens, ckpt.hparams.context_length)
+    return max(lengths, default=0) + tokens
+
+
+def _cores() -> int:
+    """That this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def set_threads(ckpt: Checkpoint, running: Running, *, quiet: bool) -> None:
+    """Of the CPU: what was asked for, or one for a small model, whose matrices are not worth sharing out.
+
+    More than there are cores is said, not refused: settings are shared between machines, and only time is lost.
+    """
     import torch
 
+    cores = _cores()
+    if running.threads is not None and running.threads > cores:
+        note(
+            f"{running.threads} threads on {cores} core(s) wait for each other: --threads {cores} is faster",
+            quiet=quiet,
+        )
     threads = running.threads or (1 if ckpt.nbytes < SMALL_MODEL else None)
     if threads is not None:
         torch.set_num_threads(threads)
@@ -88,21 +147,16 @@ def load(
 
     Raises UsageError, and what `require_decodable`, `plan_memory` and `load_model` raise.
     """
+    running.check(ckpt.hparams.context_length)
     require_decodable(ckpt)
     from mtptools.decoder.devices import parse, require_dtype
     from mtptools.decoder.load import load_model
     from mtptools.decoder.memory import plan_memory
 
     connected = wired(head or ckpt, wiring)
-    set_threads(ckpt, running)
+    set_threads(ckpt, running, quiet=quiet)
     devices = parse(running.device)
     require_dtype(devices, running.dtype)
-    if running.offload and devices[0].type == "cpu":
-        raise UsageError(
-            "the model runs on the CPU: there is no GPU to copy layers to",
-            where="--offload",
-            hint="--device cuda --offload",
-        )
     plan = plan_memory(
         ckpt,
         head,

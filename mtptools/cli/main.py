@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import signal
 import sys
@@ -13,8 +12,8 @@ from typing import Any, Final
 import click
 
 from mtptools import __version__
-from mtptools.cli.output import note
-from mtptools.errors import IncompatibleError, MtpToolsError
+from mtptools.cli.output import ReaderGone, emit, note
+from mtptools.errors import IncompatibleError, MtpToolsError, SystemFailure
 
 __all__ = ["VERBS", "cli", "main"]
 
@@ -43,6 +42,13 @@ VERBS: Final = {
 
 
 class _Verbs(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        """A connection that breaks is no failed check, which click would make of it."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise SystemFailure(str(error.strerror or error), hint="the other end went away: try again") from error
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
 
@@ -84,7 +90,7 @@ def _report(error: MtpToolsError, as_json: bool) -> None:
             "findings": list(error.findings) if isinstance(error, IncompatibleError) else [],
             "exit_code": error.exit_code,
         }
-        click.echo(json.dumps(record, indent=1))
+        emit(record, "", as_json=True, quiet=False)
     lines = [f"error: {error}"]
     lines += [f"  - {finding}" for finding in error.findings] if isinstance(error, IncompatibleError) else []
     lines += [f"hint: {error.hint}"] if error.hint else []
@@ -108,6 +114,8 @@ def main(argv: list[str] | None = None) -> Any:
     except MtpToolsError as error:
         _report(error, "--json" in (sys.argv[1:] if argv is None else argv))
         code = error.exit_code
+    except ReaderGone:
+        code = 0
     except click.exceptions.Exit as error:
         code = error.exit_code
     except click.ClickException as error:
@@ -116,9 +124,6 @@ def main(argv: list[str] | None = None) -> Any:
     except (KeyboardInterrupt, click.Abort):
         click.echo("stopped: inputs are untouched, nothing half-written is left", err=True)
         code = 130
-    except BrokenPipeError:  # the reader has what it wanted
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
     except MemoryError:
         click.echo("error: out of memory\nhint: close other programs, or use a machine with more memory", err=True)
         code = 7

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from mtptools.cli.help_pages import CHECKPOINTS
+from mtptools.decoder.device_names import device_names
 from mtptools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -160,12 +161,40 @@ class Running:
     context: int | None
     graphs: bool
 
+    @property
+    def on_gpu(self) -> bool:
+        return any(name.kind == "cuda" for name in device_names(self.device))
+
+    def check(self, longest: int) -> None:
+        """Before torch is imported. Raises UsageError for what does not go together, or with the model.
+
+        longest  the model's context in tokens, 0 where it states none
+        """
+        if self.offload and not self.on_gpu:
+            raise UsageError(
+                "the model runs on the CPU: there is no GPU to copy layers to",
+                where="--offload",
+                hint="--device cuda --offload",
+            )
+        if longest and self.context is not None and self.context > longest:
+            raise UsageError(f"the model's context is {longest} tokens", where="--context", hint=f"--context {longest}")
+
+
+def _device(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """As typed, if it names devices. Raises UsageError."""
+    device_names(value)
+    return value
+
 
 def device_table(about: str = "") -> dict[str, Callable[[Any], Any]]:
     """The option of each field of `Running`; `about` stands before what each says of itself."""
     return {
         "device": click.option(
-            "--device", default="cpu", show_default=True, help=f"{about}cpu, cuda, cuda:1, or several: cuda:0,cuda:1."
+            "--device",
+            default="cpu",
+            show_default=True,
+            callback=_device,
+            help=f"{about}cpu, cuda, cuda:1, or several: cuda:0,cuda:1.",
         ),
         "dtype": click.option(
             "--dtype",

@@ -8,17 +8,21 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import click
 
-__all__ = ["emit", "note", "on_terminal", "progress", "status", "table"]
+__all__ = ["ReaderGone", "emit", "note", "on_terminal", "progress", "status", "stream", "table"]
 
 
 # Control characters in a name (an escape sequence, a carriage return) must not reach a terminal.
 _CONTROL: Final = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 # Half a surrogate pair: how Python holds a byte of a name or of GGUF metadata that is not UTF-8. It cannot be printed.
 _HALF: Final = re.compile("[\ud800-\udfff]")
+
+
+class ReaderGone(Exception):
+    """Nobody reads standard output any more (`| head`): what is there for its text alone may end. No error."""
 
 
 def emit(data: Any, text: str, *, as_json: bool, quiet: bool) -> None:
@@ -36,17 +40,33 @@ def emit(data: Any, text: str, *, as_json: bool, quiet: bool) -> None:
         _echo(_shown(_whole(text)))
 
 
-def _echo(text: str) -> None:
-    """To standard output. A reader that went away (`| head`) does not turn success into failure."""
+def _echo(text: str, *, err: bool = False) -> None:
+    """A reader that went away (`| head`) does not turn success into failure, nor a failure into success."""
     try:
-        click.echo(text)
+        click.echo(text, err=err)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget(sys.stderr if err else sys.stdout)
+
+
+def stream(text: str) -> None:
+    """A part of the output, as soon as it is there. Raises ReaderGone where nobody is left to write for."""
+    try:
+        click.echo(text, nl=False)
+    except BrokenPipeError:
+        _forget(sys.stdout)
+        raise ReaderGone from None
+
+
+def _forget(stream: TextIO) -> None:
+    """Nobody reads it any more: what comes goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def note(text: str, *, quiet: bool = False) -> None:
     if not quiet:
-        click.echo(_shown(_whole(text)), err=True)
+        _echo(_shown(_whole(text)), err=True)
 
 
 def _whole(text: str) -> str:

@@ -168,7 +168,7 @@ def _chosen(ckpt: Checkpoint, keeping: Keeping, trying: Trying, out: Path, *, st
         if keeping.ids is not None and keeping.size is None:
             raise UsageError("a list has no order to draw", where="--plot", hint="leave out --ids, or give --size too")
     holder = tokenizer_holder(ckpt, keeping.tokenizer)
-    decoding = Decoding(ckpt, holder, trying, quiet=quiet)
+    decoding = Decoding(ckpt, holder, keeping, trying, quiet=quiet)
     if trying.asked or keeping.from_model is not None:
         decoding.require()
     try:
@@ -184,7 +184,7 @@ def _chosen(ckpt: Checkpoint, keeping: Keeping, trying: Trying, out: Path, *, st
 
         plan = prune_vocab(ckpt, kept.vocabulary, "", sidecar=True, keep_embeddings=True)
         spared = [name for name, weight in kept.weights.items() if not weight]
-        trial = decoding.trial(kept.vocabulary, parse_corpora(keeping.corpora), spared, plan)
+        trial = decoding.trial(kept.vocabulary, spared, plan)
         data["trial"] = to_json(trial, trying.max_loss)
         lines.append(render(trial, trying.max_loss))
         lost = [] if trying.max_loss is None else trial.failed(trying.max_loss)

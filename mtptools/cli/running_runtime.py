@@ -124,8 +124,8 @@ def run_runtime(
     tokenizer = load_tokenizer(ckpt, ckpt.hparams.vocab_size)
     ids = [tokenizer.encode(text.text) for text in texts]
     with status(quiet=quiet) as say:
-        gpu = running.device != "cpu"
-        answers = ask_runtime(ckpt, head, asked, tokenizer, ids, tokens, k, threads=running.threads, gpu=gpu, say=say)
+        where: dict[str, Any] = {"threads": running.threads, "gpu": running.on_gpu}
+        answers = ask_runtime(ckpt, head, asked, tokenizer, ids, tokens, k, **where, say=say)
     why = undecodable(ckpt)
     if why is not None or asked.runtime_alone:
         return judge_runtime(answers, None, tokenizer, texts, why=why)

@@ -38,6 +38,10 @@ def _range(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     if value is None:
         return None
     first, colon, stop = value.partition(":")
+    if colon and not (first and stop):
+        raise UsageError(
+            f"{value!r} lacks an end", where="--layers", hint="both, as A:B: --layers 0:20 is the first twenty"
+        )
     if not colon or not first.isdecimal() or not stop.isdecimal() or int(first) >= int(stop):
         raise UsageError(f"{value!r} is no range of layers", where="--layers", hint="--layers 0:20 is the first twenty")
     return int(first), int(stop)
@@ -79,6 +83,12 @@ def stream_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 raise UsageError(f"--{name} needs --stream", hint="add --stream")
         if told["layers"] and told["state"] is None:
             raise UsageError("layers apart are joined by their states", where="--layers", hint="add --state DIR")
+        if told["layers"] and (values.get("html") or values.get("markdown")):
+            raise UsageError(
+                "some layers alone give no report",
+                where="--layers",
+                hint="leave out --html and --markdown; the last run, without --layers, takes them",
+            )
         return function(streaming=Streaming(**told) if stream else None, **values)
 
     decorated: Callable[..., Any] = call

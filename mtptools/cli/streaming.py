@@ -16,6 +16,7 @@ from mtptools.cli.output import note, on_terminal, status
 from mtptools.cli.stream_options import Streaming
 from mtptools.errors import SystemFailure, UsageError
 from mtptools.head import is_sidecar
+from mtptools.plan import human_bytes
 from mtptools.prompts import builtin_prompts, load_prompts
 from mtptools.tensors import Blob
 
@@ -30,8 +31,12 @@ __all__ = ["run_stream"]
 FEW: Final = 200
 """Positions below which an estimate is rough."""
 
+MOST: Final = 1 << 24
+"""Positions, and tokens of a passage: as many as --context takes."""
+
+SOON: Final = 10.0
 TOLD: Final = 60.0
-"""Seconds between lines of progress where standard error is no terminal."""
+"""Seconds to the first line of progress, and between others, where standard error is no terminal."""
 
 
 def run_stream(
@@ -55,11 +60,12 @@ def run_stream(
     Raises what `Streamed` and `stream` raise, UsageError, and SystemFailure when a layer does not fit in memory.
     """
     require_decodable(ckpt)
+    _require_bounds(streaming)
     from mtptools.decoder.devices import describing, parse, require_dtype
     from mtptools.decoder.stream.model import Streamed
     from mtptools.decoder.stream.run import stream, stream_layers
 
-    set_threads(ckpt, running)
+    set_threads(ckpt, running, quiet=quiet)
     devices = parse(running.device)
     require_dtype(devices, running.dtype)
     if len(devices) > 1:
@@ -85,20 +91,31 @@ def run_stream(
             exact=streaming.exact,
         )
 
+    def tell(text: str) -> None:
+        note(text, quiet=quiet)
+
     with describing(devices[0], hint="--dtype bfloat16, or fewer --positions"), _progress(quiet=quiet) as say:
         model = opened(ckpt, head)
         twin = None
         if other is not None:
             twin = opened(ckpt, other) if is_sidecar(other) else opened(other, None)
-        _require_room(model, twin, running)
+        memory = _planned(model, twin, running, quiet=quiet)
         for one in (model, twin):
             if one is not None:
                 fetched(_read(one.outline, streaming.layers), quiet=quiet)
         if streaming.layers is not None:
             first, stop = streaming.layers
-            done = stream_layers(model, first, stop, streaming.state, say)
+            done = stream_layers(model, first, stop, streaming.state, say, tell)
             return _left(model, done, stop)
-        return stream(model, k, other=twin, folder=streaming.state, controls=controls, progress=say)
+        report = stream(model, k, other=twin, folder=streaming.state, controls=controls, progress=say, tell=tell)
+        report.memory = memory
+        return report
+
+
+def _require_bounds(streaming: Streaming) -> None:
+    for flag, value in (("--positions", streaming.positions), ("--window", streaming.window)):
+        if value > MOST:
+            raise UsageError(f"{value} is more than {MOST}", where=flag, hint=f"{flag} {MOST}, or fewer")
 
 
 def _passages(ckpt: Checkpoint, streaming: Streaming, prompts: Path | None, limit: int | None) -> Passages:
@@ -126,17 +143,23 @@ def _read(outline: Outline, layers: tuple[int, int] | None) -> Iterator[Blob]:
         yield from stage.blobs()
 
 
-def _require_room(model: Streamed, twin: Streamed | None, running: Running) -> None:
+def _planned(model: Streamed, twin: Streamed | None, running: Running, *, quiet: bool) -> dict[str, Any]:
+    """What it will take, told and as `MemoryPlan.to_json` says it. Raises SystemFailure when that is not free."""
     from mtptools.decoder.devices import free_memory, gib
 
     free = free_memory(model.device)
     needed = model.memory + (0 if twin is None else twin.held)
+    rows, place = model.passages.n_rows, str(model.device)
     if free is not None and needed > free:
         raise SystemFailure(
             f"one layer and the states between layers take {gib(needed)}, {gib(free)} are free",
             where=model.ckpt.path,
             hint="--dtype bfloat16" if running.dtype == "float32" else "fewer --positions, or a larger machine",
         )
+    room = "" if free is None else f" of {gib(free)} free"
+    note(f"memory: {gib(needed)} on {place}{room} (a layer at a time, {running.dtype}, {rows} tokens)", quiet=quiet)
+    device = {"device": place, "layers": [0, model.n_layers], "needed": needed, "free": free, "parts": {}}
+    return {"weights": "a layer at a time", "dtype": running.dtype, "context": rows, "devices": [device]}
 
 
 def _left(model: Streamed, done: range, stop: int) -> dict[str, Any]:
@@ -148,22 +171,22 @@ def _left(model: Streamed, done: range, stop: int) -> dict[str, Any]:
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
     """Says what is being done, how fast and for how long: on a terminal in one line, else a line a minute."""
-    begun, first, told = time.monotonic(), -1, 0.0
+    begun, first, due = time.monotonic(), -1, 0.0
     with status(quiet=quiet) as show:
 
         def say(done: int, total: int, what: str) -> None:
-            nonlocal begun, first, told
+            nonlocal begun, first, due
             now = time.monotonic()
             if first < 0:
-                begun, first, told = now, done, now
-            text = f"{what}, {done / 1e9:.1f} of {total / 1e9:.1f} GB"
+                begun, first, due = now, done, now + SOON
+            text = f"{what}, {human_bytes(done)} of {human_bytes(total)}"
             if done > first and now > begun:
                 speed = (done - first) / (now - begun)
-                text += f", {speed / 1e6:.0f} MB/s, {_span((total - done) / speed)} left"
+                text += f", {human_bytes(speed)}/s, {_span((total - done) / speed)} left"
             show(text)
-            if not on_terminal() and now - told >= TOLD:
+            if not on_terminal() and now >= due:
                 note(text, quiet=quiet)
-                told = now
+                due = now + TOLD
 
         yield say
 

@@ -55,6 +55,9 @@ _OPTIONS: Final = {
 }
 
 
+_SPELLED: Final = {"texts": "--text", "graphs": "--no-graphs"}
+
+
 def sweep_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options of a sweep, passed as one `sweep`, None without --sweep. Raises UsageError for others without it."""
 
@@ -65,8 +68,9 @@ def sweep_options(function: Callable[..., Any]) -> Callable[..., Any]:
         if told["types"] is None:
             stray = next((name for name in told if given(name) is click.core.ParameterSource.COMMANDLINE), None)
             if stray is not None:
-                option = "--text" if stray == "texts" else f"--{stray}"
-                raise UsageError("only a sweep takes it", where=option, hint="--sweep Q8_0,Q6_K,Q4_K")
+                raise UsageError(
+                    "only a sweep takes it", where=_SPELLED.get(stray, f"--{stray}"), hint="--sweep Q8_0,Q6_K,Q4_K"
+                )
             return function(sweep=None, **values)
         told["types"] = _types(told["types"])
         told["tolerance"] = parse_tolerance(told["tolerance"])

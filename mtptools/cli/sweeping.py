@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mtptools.checkpoint import Checkpoint
-from mtptools.cli.loading import loaded, require_torch
+from mtptools.cli.loading import loaded, require_room, require_torch
 from mtptools.cli.options import NO_OUTPUT, Writing
 from mtptools.cli.output import emit, note, status
 from mtptools.cli.plots import check_plot_place
@@ -117,11 +117,12 @@ def _measured(ckpt: Checkpoint, wanted: Wanted, told: Sweeping, *, quiet: bool) 
         raise InputError(
             "a sidecar has no trunk to draft for", where=ckpt.path, hint=f"mtptools graft TRUNK {ckpt.path} -o OUT"
         )
+    told.check(ckpt.hparams.context_length)
     require_torch()
     from mtptools.report.trial import try_heads
 
     prompts = _prompts(ckpt, told)
-    longest = max(map(len, prompts)) + told.tokens
+    longest = require_room(ckpt, prompts, told.tokens)
     with loaded(ckpt, None, told, texts=longest, k=told.k, quiet=quiet) as (model, _), status(quiet=quiet) as say:
         return try_heads(
             ckpt, model, prompts, wanted, k=told.k, n_tokens=told.tokens, tolerance=told.tolerance, progress=say

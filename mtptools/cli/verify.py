@@ -112,6 +112,8 @@ def command(
     ks, threshold = parse_ks(k), Threshold.parse(min_acceptance)
     modes = {"parity": parity, "stream": streaming is not None, "runtime": runtime is not None}
     check_modes(ctx, [mode for mode, chosen in modes.items() if chosen])
+    if sampling is not None and streaming is not None:
+        raise UsageError("sampling options are of --parity: --stream takes none", hint="leave them out")
     if sampling is not None and not parity:
         raise UsageError("sampling options need --parity", hint="add --parity")
     if threshold.strict and baseline is None and against is None and runtime is None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mtptools.checkpoint import Checkpoint
 from mtptools.cli.baseline import read_baseline
 from mtptools.cli.fetching import fetched
-from mtptools.cli.loading import loaded, require_torch
+from mtptools.cli.loading import loaded, require_head, require_room, require_torch
 from mtptools.cli.options import Running
 from mtptools.cli.output import progress, status
 from mtptools.cli.runtime_options import Asked
@@ -177,6 +177,8 @@ def run_one_pass(
 
     donor  compared side by side; what it has of a head is looked for at L0 too
     """
+    if donor is not None and head_names(head or ckpt):
+        require_head(donor)
     if streaming.layers is None:
         given = donor if donor is not None and head_names(donor) else None
         out = _levels_0_and_1(ckpt, trunk, given, head, alone=False, quiet=quiet)
@@ -277,23 +279,26 @@ def _decode(
     chosen = read_prompts(prompts)[:limit]
     if sampling is not None and sampling.is_plain:
         raise UsageError("at temperature 0 these sampling options change nothing", hint="--temperature 0.8 --seed 1")
+    running.check(ckpt.hparams.context_length)
+    for holder in (head or ckpt, *([donor] if donor is not None else [])):
+        require_head(holder)
     require_torch()
     from mtptools.decoder.tokenizer import load_tokenizer
 
     # What can be wrong with little is found out before weights are loaded.
     tokenizer = load_tokenizer(ckpt, ckpt.hparams.vocab_size)
     ids, categories = [tokenizer.encode(one.text) for one in chosen], [one.category for one in chosen]
+    longest = require_room(ckpt, ids, tokens)
     before = read_baseline(baseline, ks, tokens, ids) if baseline is not None else None
     answers = None
     if runtime is not None:  # gone before weights are loaded here
         from mtptools.cli.running_runtime import ask_runtime, judge_runtime
 
         start = perf_counter()
-        where: dict[str, Any] = {"threads": running.threads, "gpu": running.device != "cpu"}
+        where: dict[str, Any] = {"threads": running.threads, "gpu": running.on_gpu}
         with status(quiet=quiet) as say:
             answers = ask_runtime(ckpt, head, runtime, tokenizer, ids, tokens, max(ks), **where, say=say)
         out.seconds["L5"] = perf_counter() - start
-    longest = max(map(len, ids)) + tokens
     from mtptools.decoder.run import SAMPLED, SAMPLED_PROMPTS, measure_each, verify_model
     from mtptools.decoder.sampling import GREEDY
 

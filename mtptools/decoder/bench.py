@@ -20,7 +20,7 @@ from mtptools.decoder.speculate import decode_plain, decode_speculative
 from mtptools.decoder.trace import DraftCounts, Trace
 from mtptools.errors import UsageError
 
-__all__ = ["DEFAULT_RUNS", "PLAIN", "Bench", "Gain", "PromptTimes", "bench_model"]
+__all__ = ["DEFAULT_RUNS", "PLAIN", "Bench", "Gain", "PromptTimes", "bench_model", "check_context"]
 
 DEFAULT_RUNS: Final = 3
 PLAIN: Final = 0
@@ -189,7 +189,7 @@ def bench_model(
     model.require_head()
     if not prompts or not ks or min(ks) < 1 or n_tokens < 2 or runs < 1:
         raise UsageError("bench needs a prompt, a k of at least 1 and 2 tokens", hint="--k 1..8 --tokens 64")
-    _check_context(model, prompts, categories, n_tokens)
+    check_context(model.hparams.context_length, prompts, categories, n_tokens)
     say = progress or (lambda _: None)
     bench = Bench(tuple(sorted(set(ks))), n_tokens, runs, fingerprint=fingerprint(model))
     arms = [PLAIN, *bench.ks]
@@ -222,9 +222,11 @@ def _decode(model: Model, ids: Sequence[int], n: int, k: int) -> Trace:
     return decode_speculative(model, ids, n, k) if k else decode_plain(model, ids, n)
 
 
-def _check_context(model: Model, prompts: Sequence[Sequence[int]], categories: Sequence[str], n_tokens: int) -> None:
-    """A prompt that does not fit is said now, not after the minutes that those before it take."""
-    context = model.hparams.context_length
+def check_context(context: int, prompts: Sequence[Sequence[int]], categories: Sequence[str], n_tokens: int) -> None:
+    """A prompt that does not fit is said now, not after the minutes that those before it take. Raises UsageError.
+
+    context  the model's, in tokens; 0 where it states none
+    """
     for number, (ids, category) in enumerate(zip(prompts, categories, strict=True), 1):
         if context and len(ids) + n_tokens > context:
             raise UsageError(

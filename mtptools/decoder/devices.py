@@ -12,6 +12,7 @@ from typing import Final
 
 import torch
 
+from mtptools.decoder.device_names import DeviceName, device_names
 from mtptools.decoder.kernels import OLDEST
 from mtptools.errors import SystemFailure, UsageError
 
@@ -19,7 +20,6 @@ __all__ = ["describing", "free_memory", "gib", "parse", "require_dtype"]
 
 _GROUP: Final = Path("/sys/fs/cgroup")
 
-_NAME: Final = re.compile(r"(cpu|cuda)(?::(\d{1,3}))?")
 _ARCH: Final = re.compile(r"(sm|compute)_(\d+)(\d)[af]?")
 
 _CAUSES: Final = (
@@ -48,21 +48,7 @@ def parse(text: str) -> tuple[torch.device, ...]:
     Raises UsageError (a name or a mixture that cannot be) and SystemFailure (no CUDA, no driver, no such GPU, a GPU
     that this torch has no code for).
     """
-    names = [name.strip() for name in text.split(",")]
-    found = [_NAME.fullmatch(name) for name in names]
-    strange = next((name for name, match in zip(names, found, strict=True) if match is None), None)
-    if strange is not None:
-        raise UsageError(
-            f"the decoder does not run on {strange!r}", where="--device", hint="--device cpu, or cuda, cuda:1 …"
-        )
-    kinds = {match[1] for match in found if match}
-    if len(kinds) > 1:
-        raise UsageError(
-            f"{text!r} mixes the CPU with GPUs",
-            where="--device",
-            hint="name the GPUs alone; --offload keeps layers in the CPU's memory",
-        )
-    devices = tuple(_usable(name, match[1], match[2]) for name, match in zip(names, found, strict=True) if match)
+    devices = tuple(map(_usable, device_names(text)))
     twice = next((device for device, n in Counter(devices).items() if n > 1 and device.type == "cuda"), None)
     if twice is not None:
         raise UsageError(f"{twice} is named twice", where="--device", hint=f"--device {_joined(devices)}")
@@ -73,12 +59,13 @@ def _joined(devices: Sequence[torch.device]) -> str:
     return ",".join(dict.fromkeys(map(str, devices)))
 
 
-def _usable(name: str, kind: str, index: str | None) -> torch.device:
-    if kind == "cpu":
+def _usable(named: DeviceName) -> torch.device:
+    if named.kind == "cpu":
         return torch.device("cpu")
+    name = str(named)
     _require_cuda(name)
     count = torch.cuda.device_count()
-    number = torch.cuda.current_device() if index is None else int(index)
+    number = torch.cuda.current_device() if named.number is None else named.number
     if number >= count:
         there = f"cuda:0 to cuda:{count - 1}" if count > 1 else "cuda:0 alone"
         raise _unusable(name, f"this machine has {there}", f"--device cuda:{count - 1}")

@@ -32,12 +32,7 @@ class Model:
     def require_head(self) -> Head:
         """The head. Raises MissingHeadError that says whether one was promised."""
         if self.head is None:
-            promised = (
-                f"no head: the configuration declares {self.declared} MTP layer(s), their tensors are not there"
-                if self.declared
-                else "no head in this checkpoint, and none declared"
-            )
-            raise MissingHeadError(promised, where=self.where, hint=f"mtptools graft {self.where} DONOR -o OUT")
+            raise MissingHeadError.to_draft_with(self.where, self.declared)
         return self.head
 
     def with_head(self, head: Head) -> Model:

@@ -25,6 +25,7 @@ from mtptools.decoder.cache import Cache
 from mtptools.decoder.drafter import Drafter
 from mtptools.decoder.finite import not_finite
 from mtptools.decoder.model import Model
+from mtptools.decoder.prompt_room import check_room
 from mtptools.decoder.proposer import Proposer
 from mtptools.decoder.rejection import Proposal, settle
 from mtptools.decoder.sampling import DRAFT_CHOICES, GREEDY, Sampling, choose, top_two
@@ -103,19 +104,13 @@ def _check(model: Model, ids: Sequence[int], n: int) -> None:
     vocab, context = model.trunk.embed.shape[0], model.hparams.context_length
     if n < 1:
         raise UsageError(f"{n} tokens are nothing to decode", hint="--tokens 1 or more")
-    if not ids:
-        raise UsageError("the prompt is empty: there is no token to go on from", hint="give a prompt of some text")
+    check_room(len(ids), n, context)
     strange = next((i for i in ids if not 0 <= i < vocab), None)
     if strange is not None:
         raise UsageError(
             f"the prompt holds the token id {strange}, the model knows 0 to {vocab - 1}",
             where=model.where,
             hint="check that the tokenizer belongs to the model",
-        )
-    if context and len(ids) + n > context:
-        raise UsageError(
-            f"a prompt of {len(ids)} tokens and {n} more do not fit the model's context of {context}",
-            hint="a shorter prompt, or fewer --tokens",
         )
 
 

@@ -147,7 +147,7 @@ def load_tokenizer(ckpt: Checkpoint, vocab_size: int | None = None) -> Tokenizer
     """
     try:
         import tokenizers  # noqa: F401  # only to say clearly what is missing
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise MissingExtraError("tokenizers", "decoder", "text") from error
     built = _from_gguf(ckpt.metadata, ckpt.path) if ckpt.dialect == "gguf" else _from_folder(ckpt)
     if vocab_size is not None and built.size > vocab_size:

@@ -13,7 +13,7 @@ from mtptools.errors import typed
 from mtptools.plan import human_bytes
 from mtptools.report.document import Block, Code, Items, Paragraph, Section, Table
 from mtptools.report.escape import markdown_code, markdown_text
-from mtptools.report.levels import NAMES, levels, percent, verdict
+from mtptools.report.levels import NAMES, levels, maybe, percent, verdict
 from mtptools.report.markdown import section_markdown
 from mtptools.report.mtp_bench import OWN_SPEED, mtp_bench, prompt_rows
 from mtptools.report.sections.acceptance import by_domain_table, by_k_table
@@ -130,7 +130,7 @@ def _of_stream(stream: Mapping[str, Any] | None) -> Iterator[Section]:
         return
     rates = stream["rates"]
     rows = [
-        [str(n + 1), percent(rates["conditional"][n]), percent(rates["rate"][n]), f"{rates['mean_length'][n]:.2f}"]
+        [str(n + 1), percent(rates["conditional"][n]), percent(rates["rate"][n]), maybe(rates["mean_length"][n], ".2f")]
         for n in range(len(rates["tried"]))
     ]
     header = ("draft", "right, if all before it were", "rate at k", "tokens a step at k")

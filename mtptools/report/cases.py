@@ -79,7 +79,7 @@ def _decoded(data: Mapping[str, Any]) -> Iterator[Case]:
         )
         rates = stream["rates"] or {"tried": [], "conditional": []}
         for number, (tried, rate) in enumerate(zip(rates["tried"], rates["conditional"], strict=True), 1):
-            told = f"{rate:.1%} of {tried}, all before it being right"
+            told = f"{rate:.1%} of {tried}, all before it being right" if tried else "tried nowhere"
             yield _judged(data, "L3", f"draft {number}", told, marks=(f"draft {number}:",), every=number == 1)
         yield from _controls(data, stream)
     else:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mtptools.threshold import DEAD
+from mtptools.threshold import DEAD, LEAST
 
 __all__ = ["Fault", "error_title", "faults"]
 
@@ -145,9 +145,9 @@ def _measured(data: Mapping[str, Any]) -> Iterator[tuple[int, Fault]]:
 
 
 def _first_drafts(data: Mapping[str, Any]) -> float | None:
-    """Share of first drafts that were right; None when nothing was drafted."""
+    """Share of first drafts that were right; None when nothing was drafted, or too little to judge."""
     if data.get("decoder"):
         first = data["decoder"]["acceptance"][0]
         return float(first["per_position"][0]) if sum(first["drafted"]) else None
     rates = (data.get("stream") or {}).get("rates")
-    return float(rates["conditional"][0]) if rates and rates["tried"][0] else None
+    return float(rates["conditional"][0]) if rates and rates["tried"][0] >= LEAST else None

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from mtptools.report.document import Tone
 
-__all__ = ["NAMES", "Level", "levels", "percent", "verdict"]
+__all__ = ["NAMES", "NOT_TRIED", "Level", "levels", "maybe", "percent", "verdict"]
 
 NAMES: Final = {
     "L0": "Lineage",
@@ -38,8 +38,16 @@ class Level:
         return tones.get(self.verdict, "quiet")
 
 
-def percent(value: float) -> str:
-    return f"{value:.1%}"
+NOT_TRIED: Final = "–"
+"""In place of a number, where there was nothing to count."""
+
+
+def maybe(value: float | None, form: str) -> str:
+    return NOT_TRIED if value is None else format(value, form)
+
+
+def percent(value: float | None) -> str:
+    return maybe(value, ".1%")
 
 
 def verdict(data: Mapping[str, Any]) -> tuple[str, Tone]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import exp
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from mtptools.threshold import DEAD, Threshold
+from mtptools.plan import human_bytes
+from mtptools.report.levels import NOT_TRIED, maybe
+from mtptools.threshold import DEAD, LEAST, Threshold
 
 if TYPE_CHECKING:
     from mtptools.decoder.acceptance import Acceptance
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["stream_failures", "stream_lines"]
 
-WORST_LAYERS = 3
+WORST_LAYERS: Final = 3
 
 
 def stream_failures(report: StreamReport, threshold: Threshold) -> list[str]:
@@ -23,18 +25,18 @@ def stream_failures(report: StreamReport, threshold: Threshold) -> list[str]:
     out: list[str] = []
     rates = report.rates
     if rates is None:
-        return out
-    if not rates.tried[0]:
-        return ["L3 acceptance: no position of the text has a draft: a longer --text"]
-    if rates.conditional[0] < threshold.absolute:
-        out.append(
-            f"L3 acceptance: {rates.conditional[0]:.1%} of first drafts, at least {threshold.absolute:.1%} is wanted"
-        )
+        asked = threshold.strict or threshold not in (Threshold(), Threshold(0.0))
+        return ["L3 acceptance: no head: there is nothing to hold against --min-acceptance"] if asked else out
+    first = rates.conditional[0]
+    if first is None or rates.tried[0] < LEAST:
+        return [f"L3 acceptance: {rates.tried[0]} first draft(s) were tried, {LEAST} are needed: read more text"]
+    if first < threshold.absolute:
+        out.append(f"L3 acceptance: {first:.1%} of first drafts, at least {threshold.absolute:.1%} is wanted")
     base = None if report.compared is None else report.compared.rates
     if base is not None and report.compared is not None:
         pairs = zip(rates.conditional, rates.error, base.conditional, base.error, strict=False)
         for number, (ours, error, theirs, base_error) in enumerate(pairs, 1):
-            if not (rates.tried[number - 1] and base.tried[number - 1]):
+            if ours is None or error is None or theirs is None or base_error is None:
                 continue
             if threshold.short(ours, error, theirs, base_error):
                 out.append(
@@ -54,13 +56,14 @@ def stream_lines(report: StreamReport) -> list[str]:
         f"stream         {report.positions} tokens in {report.passages} passage(s), one layer in memory at a time "
         f"({told['dtype']} on {told['device']})",
         f"trunk          {_trunk(report.trunk)}",
+        *(f"warning        {one}" for one in report.warnings),
     ]
     if report.rates is not None:
         if report.own_text:
             lines += ["L3 acceptance  on text of the model's own: at each k, what the loop counts", ""]
         else:
             lines += ["L3 acceptance  expected, on text that the trunk would not always have written", ""]
-        lines += [*_rates(report.rates, report.walked), ""]
+        lines += [*_rates(report.rates, report.walked), "", *_NOTES[report.own_text], ""]
     if report.compared is not None:
         lines += _compared(report.compared)
     for control in report.controls:
@@ -69,13 +72,16 @@ def stream_lines(report: StreamReport) -> list[str]:
                 f"L4 control     {control.verdict:<8} {control.name}: {control.acceptance:.1%} (as it is "
                 f"{control.base:.1%})"
             )
-    if report.controls and report.controls[0].base < DEAD:
-        lines.append("               the head is dead: nothing can hurt it, and what helps is a diagnosis")
-    if report.diagnosis:
-        lines.append(f"diagnosis      {report.diagnosis}")
+    if report.rates is not None and report.rates.tried[0] >= LEAST:
+        if report.controls and report.controls[0].base < DEAD:
+            lines.append("               the head is dead: nothing can hurt it, and what helps is a diagnosis")
+        if report.diagnosis:
+            lines.append(f"diagnosis      {report.diagnosis}")
+    if report.went_on_after:
+        lines.append(f"went on        after layer {report.went_on_after} of {report.n_layers}, from kept states")
     if report.seconds:
-        speed = report.nbytes / report.seconds / 1e6
-        lines.append(f"read           {report.nbytes / 1e9:.2f} GB in {report.seconds:.1f} s, {speed:.0f} MB/s")
+        speed, alone = report.nbytes / report.seconds / 1e6, ", this run alone" * bool(report.went_on_after)
+        lines.append(f"read           {human_bytes(report.nbytes)} in {report.seconds:.1f} s, {speed:.0f} MB/s{alone}")
     return lines
 
 
@@ -89,16 +95,23 @@ def _trunk(facts: TrunkFacts) -> str:
     )
 
 
+_NOTES: Final = {
+    True: ["Rate and mean length: the loop's own counts, step by step; the rest: every position of the text."],
+    False: ["Of all steps, rate and mean length: products of the shares that are right, not counts."],
+}
+
+
 def _rates(rates: Rates, walked: Sequence[Acceptance] = ()) -> list[str]:
     """A Markdown table: one row per draft of a step; the loop's own counts where they are known."""
     head = ["draft", "tried", "right, if all before it were", "of all steps", "rate at k", "mean length at k"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for n, tried in enumerate(rates.tried):
-        cells = [str(n + 1), str(tried), f"{rates.conditional[n]:.1%} ± {rates.error[n]:.1%}"]
+        share, error, every = rates.conditional[n], rates.error[n], rates.per_position[n]
         rate, length = rates.rate(n + 1), rates.mean_length(n + 1)
-        if n < len(walked):
+        if n < len(walked) and tried:
             rate, length = walked[n].rate, walked[n].mean_length
-        cells += [f"{rates.per_position[n]:.1%}", f"{rate:.1%}", f"{length:.2f}"]
+        right = NOT_TRIED if share is None or error is None else f"{share:.1%} ± {error:.1%}"
+        cells = [str(n + 1), str(tried), right, *(maybe(one, ".1%") for one in (every, rate)), maybe(length, ".2f")]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 

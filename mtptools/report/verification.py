@@ -124,7 +124,7 @@ class Verification:
             "lineage": [item.to_json() for item in self.lineage],
             "static": self.static.to_json(),
             "decoder": None if self.decoder is None else self.decoder.to_json(),
-            "memory": self.memory,
+            "memory": self.memory if self.stream is None else self.stream.memory,
             "seconds": {level: round(took, 3) for level, took in self.seconds.items()},
             "stream": None if self.stream is None else self.stream.to_json(),
             "runtime": None if self.runtime is None else self.runtime.to_json(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -165,6 +166,20 @@ def test_a_reader_that_goes_away(full: Path, tmp_path: Path) -> None:
     assert (tmp_path / "o.gguf").is_file()
     assert "Traceback" not in done.stderr
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("broken", ["stdout", "elsewhere"])
+def test_text_that_nobody_reads_any_more(run, full: Path, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+    """`generate … | head`: what is left to write is not, and nothing has failed. A connection that breaks has."""
+    pytest.importorskip("torch", reason="needs the decoder: pip install '.[decoder]'")
+
+    def gone(*arguments: object, **named: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    where = "mtptools.cli.output.click.echo" if broken == "stdout" else "mtptools.decoder.speculate.decode_plain"
+    monkeypatch.setattr(where, gone)
+    code, _, err = run("generate", full, "-p", "The", "--tokens", "4", *(["-q"] if broken == "stdout" else []))
+    assert (code, "error: Broken pipe" in err) == ((0, False) if broken == "stdout" else (7, True))
 
 
 def test_codec_error(run, full: Path, trunk_q8: Path, tmp_path: Path) -> None:

@@ -100,3 +100,8 @@ def test_long_examples_are_one_command() -> None:
 def test_page_is_current() -> None:
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     assert page == manual.markdown(), "python -m mtptools.cli.manual > docs/cli.md"
+
+
+@pytest.mark.parametrize("name", ["verify", "check", "bench", "generate", "imatrix", "quantize", "prune-vocab"])
+def test_verbs_that_decode_say_where_there_is_no_decoder(name: str) -> None:
+    assert 8 in verb_named(name).codes

@@ -95,7 +95,7 @@ def test_two_texts_are_one(run: Any, text: Path, tmp_path: Path) -> None:
     ckpt = open_checkpoint(MODEL)
     tokenizer = load_tokenizer(ckpt)
     ids = tokenizer.encode(whole[:cut]) + tokenizer.encode(whole[cut:])
-    found = _pieces(ckpt, parts, 32, None)
+    found = _pieces(ckpt, parts, [part.read_text(encoding="utf-8") for part in parts], 32, None)
     assert len(found) == len(ids) // 32 > 5
     assert [token for piece in found for token in piece] == ids[: 32 * len(found)]
     code, _, err = run("imatrix", MODEL, "--text", parts[0], "--text", parts[1], "-o", tmp_path / "o.gguf", *BRIEF)

@@ -78,6 +78,8 @@ def test_passes(run: Run, own: Path) -> None:
     assert "100.0% of 128 tokens are its first choice" in out
     assert "L4 control     hurts    swapped halves" in out
     assert "184 tokens of text are few" in err
+    assert "memory: " in err
+    assert "the loop's own counts" in out
 
 
 def test_the_report(run: Run, own: Path) -> None:
@@ -89,7 +91,8 @@ def test_the_report(run: Run, own: Path) -> None:
     found = data["stream"]
     assert set(found) == {
         "passages", "positions", "text_digest", "trunk", "rates", "own_text", "walked", "controls", "control_rows",
-        "powerless", "diagnosis", "compared", "layers", "bytes", "seconds", "fingerprint",
+        "powerless", "diagnosis", "warnings", "compared", "layers", "n_layers", "went_on_after", "bytes", "seconds",
+        "fingerprint",
     }  # fmt: skip
     assert (found["passages"], found["positions"], found["control_rows"]) == (2, 184, 184)
     assert set(found["trunk"]) == {"counted", "agreement", "loss", "perplexity", "margins", "ties"}
@@ -104,7 +107,11 @@ def test_the_report(run: Run, own: Path) -> None:
     assert [one["k"] for one in found["walked"]] == [1, 2]
     assert found["own_text"]
     assert found["compared"] is None
-    assert found["layers"] == list(range(LAYERS))
+    assert (found["layers"], found["n_layers"], found["went_on_after"]) == (list(range(LAYERS)), LAYERS, 0)
+    assert found["warnings"] == []
+    (device,) = data["memory"]["devices"]
+    assert (device["device"], device["layers"], data["memory"]["context"]) == ("cpu", [0, LAYERS], 184)
+    assert device["needed"] > found["bytes"] / 4
     assert found["bytes"] == sum(tensor.nbytes for tensor in open_checkpoint(FULL).values())
     assert found["seconds"] > 0
     assert found["fingerprint"]["device"] == "cpu"
@@ -170,7 +177,9 @@ def test_forms_of_text(run: Run, form: str, long: str, tmp_path: Path) -> None:
     [
         ("empty.txt", b"", 2, "no token to predict"),
         ("one.txt", b"a", 2, "no token to predict"),
+        ("empty.txt", b"", 2, "hint: a longer --text"),
         ("latin.txt", "caf\u00e9".encode("latin-1"), 3, "not UTF-8"),
+        ("wide.txt", "some text".encode("utf-16"), 3, "hint: iconv -f UTF-16 -t UTF-8 "),
         ("empty.jsonl", b"", 2, "no token to predict"),
         ("broken.jsonl", b'{"text": "a b c"}\n{"text"', 3, "line 2 is not JSON"),
         ("number.json", b"7", 3, "holds no text"),
@@ -189,7 +198,9 @@ def test_text_that_is_none(run: Run, name: str, data: bytes, code: int, says: st
 
 
 def test_text_that_cannot_be_read(run: Run, tmp_path: Path) -> None:
-    assert "no such file" in refused(run, FULL, "--stream", "--text", tmp_path / "none.txt", code=3)
+    err = refused(run, FULL, "--stream", "--text", tmp_path / "none.txt", code=3)
+    assert "no such file" in err
+    assert "hint: check the path" in err
     assert "cannot read the text" in refused(run, FULL, "--stream", "--text", tmp_path, code=3)
     refused(run, FULL, "--stream", "--text", "")
 
@@ -207,7 +218,9 @@ def test_options_that_need_it(run: Run, rest: tuple[str, ...]) -> None:
     [("--tokens", "9"), ("--serial",), ("--probe",), ("--baseline", "x"), ("--offload",), ("--temperature", "1")],
 )
 def test_options_that_are_of_decoding(run: Run, rest: tuple[str, ...]) -> None:
-    assert "--parity" in refused(run, FULL, "--stream", *rest)
+    err = refused(run, FULL, "--stream", *rest)
+    assert "--parity" in err
+    assert "leave" in err
 
 
 def test_not_both(run: Run, own: Path) -> None:
@@ -217,7 +230,8 @@ def test_not_both(run: Run, own: Path) -> None:
 
 @pytest.mark.parametrize("layers", ["2", "a:b", ":3", "3:", "3:3", "3:1", "-1:2", "0:2:4", "1.0:2", ""])
 def test_ranges_that_are_none(run: Run, layers: str, tmp_path: Path) -> None:
-    refused(run, FULL, *BRIEF, "--layers", layers, "--state", tmp_path)
+    err = refused(run, FULL, *BRIEF, "--layers", layers, "--state", tmp_path)
+    assert ("as A:B" in err) == (layers in (":3", "3:"))
 
 
 def test_layers(run: Run, own: Path, tmp_path: Path) -> None:
@@ -239,6 +253,12 @@ def test_layers(run: Run, own: Path, tmp_path: Path) -> None:
     assert "the same command without --layers" in out
     code, joined = stream(run, FULL, *text, "--state", state)
     assert code == 0
+    assert joined["stream"]["went_on_after"] == LAYERS
+    code, out, err = run("verify", FULL, "--stream", *text, "--state", state)
+    assert code == 0
+    assert "going on after layer 4 of 4" in err
+    assert "went on        after layer 4 of 4" in out
+    assert "this run alone" in out
     assert joined["stream"]["layers"] == []
     whole = stream(run, FULL, *text)[1]["stream"]
     for key in ("trunk", "rates", "walked", "controls", "text_digest"):
@@ -342,6 +362,7 @@ def test_how_much_is_read(run: Run, long: str, tmp_path: Path) -> None:
     assert (found["positions"], found["passages"]) == (50, 3)
     for flag in ("--positions", "--window"):
         refused(run, FULL, "--stream", flag, "1")
+        assert "16777216" in refused(run, FULL, "--stream", flag, "99999999999999999999")
     builtin = stream(run, FULL, "--limit", "2", "--min-acceptance", "0")[1]["stream"]
     assert builtin["passages"] == 2
     prompts = tmp_path / "p.txt"
@@ -357,28 +378,6 @@ def test_two_positions_of_any_family(run: Run, place: str) -> None:
     assert code in (0, 1)
     assert data["stream"]["trunk"]["counted"] == 1
     assert data["stream"]["rates"]["tried"] == [1, 0, 0]
-
-
-def test_without_a_head(run: Run, own: Path) -> None:
-    """A trunk alone: what it chooses is told, and that no head was measured."""
-    code, out, err = run("verify", TRUNK, "--stream", "--text", own)
-    assert code == 0, out + err
-    assert "trunk          " in out
-    assert "L3 acceptance" not in out
-    verdict = next(line for line in out.splitlines() if line.startswith("PASS"))
-    assert "no head" in verdict, "L3 and L4 are not claimed"
-
-
-def test_a_family_without_decoder(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """L0 and L1 run; what was asked for was not, and the exit code says so."""
-    monkeypatch.setattr("mtptools.decoder.FAMILIES", ("another",))
-    code, out, _ = run("verify", FULL, *BRIEF)
-    assert code == 8, out
-    assert "NOT CHECKED" in out
-    assert "PASS" not in out
-    code, data = stream(run, FULL)
-    assert (code, data["ok"], data["stream"]) == (8, False, None)
-    assert "does not know" in data["not_run"]
 
 
 def test_damage_is_named(run: Run, own: Path, tmp_path: Path) -> None:

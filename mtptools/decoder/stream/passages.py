@@ -44,9 +44,9 @@ class Passages:
                 out.append(Passage(ids, min(max(text.start - at, 1), len(ids))))
                 left -= len(ids)
         if not any(passage.start < len(passage.ids) for passage in out):
-            raise UsageError(
-                "there is no token to predict in the text", hint="a longer --text, or more --positions (2048)"
-            )
+            cut = any(text.start < len(text.ids) for text in texts)  # there is one, after what is read
+            hint = f"more --positions ({positions}), or a larger --window ({window})" if cut else "a longer --text"
+            raise UsageError("there is no token to predict in the text", hint=hint)
         return cls(tuple(out))
 
     def beginning(self, rows: int) -> Passages:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate
 from math import sqrt
-from operator import mul
 from typing import Any
 
 import numpy as np
@@ -26,34 +24,49 @@ Tokens = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Per draft of a step: slots that were tried, those with all drafts before it right, and where it was right too."""
+    """Per draft of a step: slots that were tried, those with all drafts before it right, and where it was right too.
+
+    Of a draft that was tried nowhere nothing is known, nor of those after it: None.
+    """
 
     tried: tuple[int, ...]
     right: tuple[int, ...]
 
     @property
-    def conditional(self) -> tuple[float, ...]:
+    def conditional(self) -> tuple[float | None, ...]:
         """Share that is right, given that all before it were."""
-        return tuple(r / t if t else 0.0 for r, t in zip(self.right, self.tried, strict=True))
+        return tuple(r / t if t else None for r, t in zip(self.right, self.tried, strict=True))
 
     @property
-    def error(self) -> tuple[float, ...]:
+    def error(self) -> tuple[float | None, ...]:
         """Standard error of `conditional`, as if slots were independent."""
         pairs = zip(self.conditional, self.tried, strict=True)
-        return tuple(sqrt(max(p * (1 - p), 0.25 / n) / n) if n else 1.0 for p, n in pairs)
+        return tuple(None if p is None else sqrt(max(p * (1 - p), 0.25 / n) / n) for p, n in pairs)
 
     @property
-    def per_position(self) -> tuple[float, ...]:
+    def per_position(self) -> tuple[float | None, ...]:
         """Expected share of steps that accept at each position."""
-        return tuple(accumulate(self.conditional, mul))
+        out: list[float | None] = []
+        all_right: float | None = 1.0
+        for share in self.conditional:
+            all_right = None if all_right is None or share is None else all_right * share
+            out.append(all_right)
+        return tuple(out)
 
-    def rate(self, k: int) -> float:
+    def _accepted(self, k: int) -> float | None:
+        """Expected drafts of k that a step accepts."""
+        known = [share for share in self.per_position[:k] if share is not None]
+        return sum(known) if len(known) == k else None
+
+    def rate(self, k: int) -> float | None:
         """Expected accepted by drafted, of k a step."""
-        return sum(self.per_position[:k]) / k
+        accepted = self._accepted(k)
+        return None if accepted is None else accepted / k
 
-    def mean_length(self, k: int) -> float:
+    def mean_length(self, k: int) -> float | None:
         """Expected tokens of a step with k drafts, its own among them."""
-        return 1 + sum(self.per_position[:k])
+        accepted = self._accepted(k)
+        return None if accepted is None else 1 + accepted
 
     def to_json(self) -> dict[str, Any]:
         ks = range(1, len(self.tried) + 1)

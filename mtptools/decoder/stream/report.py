@@ -18,6 +18,12 @@ __all__ = ["QUANTILES", "Compared", "StreamReport", "TrunkFacts"]
 
 QUANTILES: Final = (0.001, 0.01, 0.1, 0.5)
 
+FOREIGN: Final = 0.01
+"""Agreement below which a text is not one that the model could have been trained on."""
+
+SEEN: Final = 100
+"""Positions from which on that is no chance."""
+
 
 @dataclass(frozen=True)
 class TrunkFacts:
@@ -32,6 +38,11 @@ class TrunkFacts:
     loss: float
     margins: tuple[float, ...]
     ties: int
+
+    @property
+    def foreign(self) -> bool:
+        """Does the trunk make nothing of the text?"""
+        return self.counted >= SEEN and self.agreement < FOREIGN
 
     @classmethod
     def of(cls, agreed: NDArray[np.bool_], likelihood: NDArray[np.float64], margins: NDArray[np.float32]) -> TrunkFacts:
@@ -84,7 +95,10 @@ class Compared:
 class StreamReport:
     """own_text  the text is what the trunk itself would write: then `walked` has the loop's own counts per k
 
-    nbytes, seconds  what this run read, and how long it took;  layers  of the trunk it went through itself
+    nbytes, seconds  what this run read, and how long it took
+    layers           of the trunk's n_layers, those that it went through itself: the first are kept states' where it
+                     went on
+    memory           what it was planned to take, None where nobody planned
     """
 
     passages: int
@@ -99,6 +113,8 @@ class StreamReport:
     diagnosis: str | None = None
     compared: Compared | None = None
     layers: Sequence[int] = ()
+    n_layers: int = 0
+    memory: dict[str, Any] | None = None
     nbytes: int = 0
     seconds: float = 0.0
     fingerprint: dict[str, Any] = field(default_factory=dict)
@@ -107,6 +123,21 @@ class StreamReport:
     def powerless(self) -> list[str]:
         """Controls that did not hurt: faults this text cannot see."""
         return [result.name for result in self.controls if result.must_hurt and result.verdict == "no power"]
+
+    @property
+    def went_on_after(self) -> int:
+        """Layers whose states an earlier run had kept."""
+        return self.n_layers - len(self.layers)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What makes the numbers doubtful, whatever they are."""
+        if not self.trunk.foreign:
+            return []
+        return [
+            f"the trunk would have chosen {self.trunk.agreement:.1%} of the text's tokens: another language, a text "
+            "that is none, or the tokenizer of another model"
+        ]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -121,8 +152,11 @@ class StreamReport:
             "control_rows": self.control_rows,
             "powerless": self.powerless,
             "diagnosis": self.diagnosis,
+            "warnings": self.warnings,
             "compared": None if self.compared is None else self.compared.to_json(),
             "layers": list(self.layers),
+            "n_layers": self.n_layers,
+            "went_on_after": self.went_on_after,
             "bytes": self.nbytes,
             "seconds": self.seconds,
             "fingerprint": self.fingerprint,

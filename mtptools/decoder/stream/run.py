@@ -28,6 +28,7 @@ from mtptools.decoder.stream.report import Compared, StreamReport, TrunkFacts
 from mtptools.decoder.stream.states import StateFolder
 from mtptools.decoder.trunk import States
 from mtptools.errors import IncompatibleError, InputError, UsageError
+from mtptools.threshold import LEAST
 
 __all__ = ["CONTROL_ROWS", "Progress", "stream", "stream_layers"]
 
@@ -44,8 +45,21 @@ def _nothing(done: int, total: int, what: str) -> None:
     pass
 
 
-def stream_layers(model: Streamed, first: int, stop: int, folder: Path | None, progress: Progress = _nothing) -> range:
+def _silent(text: str) -> None:
+    pass
+
+
+def stream_layers(
+    model: Streamed,
+    first: int,
+    stop: int,
+    folder: Path | None,
+    progress: Progress = _nothing,
+    tell: Callable[[str], None] = _silent,
+) -> range:
     """The layers from `first` to `stop` (not with it) that were left to do: what the folder has is not done again.
+
+    tell  is told when it goes on from states that were kept
 
     Raises UsageError for layers that there are not, InputError when states to begin with are not there.
     """
@@ -60,16 +74,18 @@ def stream_layers(model: Streamed, first: int, stop: int, folder: Path | None, p
     if known is not None and begun is not None:
         if begun:
             model.keep_states(known.load(begun), begun)
+            tell(f"going on after layer {begun} of {model.n_layers}")
     elif first:
         raise InputError(
-            f"there are no states after {first} layers",
+            f"there are no states after {first} layer{'s' * (first != 1)}",
             where=folder,
             hint=f"run --layers 0:{first} with the same --state first",
         )
     if not begun:
         progress(0, model.outline.nbytes, "embedding")
         model.begin()
-    start, read, every = model.done, 0, model.outline.nbytes
+    start, every = model.done, model.outline.nbytes
+    read = sum(stage.nbytes for stage in model.outline.layers[:start])
     with model.at_work():
         for n in range(start, stop):
             progress(read, every, f"layer {n + 1} of {model.n_layers}")
@@ -88,6 +104,7 @@ def stream(
     folder: Path | None = None,
     controls: bool = True,
     progress: Progress = _nothing,
+    tell: Callable[[str], None] = _silent,
 ) -> StreamReport:
     """The whole pass.
 
@@ -95,6 +112,7 @@ def stream(
     other  another checkpoint for the same tokens: a layer whose bytes are the same and which reads the same states is
            computed once
     folder keeps states between layers; with what it has already nothing is done twice
+    tell   is told when it goes on from such states
 
     Raises what `load_model` raises, and CorruptError where states stop being finite.
     """
@@ -106,7 +124,7 @@ def stream(
         for one in models:
             work.enter_context(one.at_work())
         if other is None:
-            done = stream_layers(model, 0, model.n_layers, folder, progress)
+            done = stream_layers(model, 0, model.n_layers, folder, progress, tell)
         else:
             done = range(model.n_layers)
             shared = _side_by_side(model, other, drift, progress)
@@ -115,7 +133,7 @@ def stream(
         last = sum(one.outline.ends.nbytes + one.outline.head.nbytes for one in models)
         progress(every - last, every, "output matrix and head")
         report = _finished(model, k, controls, None if other is None else (other, shared, drift))
-    report.layers, report.nbytes = done, read
+    report.layers, report.n_layers, report.nbytes = done, model.n_layers, read
     report.seconds = time.perf_counter() - started
     return report
 
@@ -209,7 +227,8 @@ def _finished(model: Streamed, k: int, controls: bool, pair: tuple[Streamed, int
         if controls:
             found_by = dict(zip(tried, tokens[len(made) :], strict=True))
             report.controls, report.control_rows = _judged(head, passages, few, found_by, chosen), few.n_rows
-            report.diagnosis = diagnose(report.controls)
+            report.diagnosis = diagnose(report.controls) if report.rates.tried[0] >= LEAST else None
+    head = None  # its matrices are let go: the other's are there next
     if pair is not None:
         report.compared = _compared(found, chosen, counted, wanted, k, pair)
     return report

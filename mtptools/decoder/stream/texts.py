@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from mtptools.decoder.stream.passages import Passage
 from mtptools.decoder.tokenizer import Tokenizer
-from mtptools.errors import InputError
+from mtptools.errors import InputError, typed
 from mtptools.prompts import HALF
 
 __all__ = ["COMPLETIONS", "passages_of", "read_passages"]
@@ -72,6 +72,7 @@ def read_passages(path: Path, tokenizer: Tokenizer, vocab: int, positions: int) 
 
 def _text(path: Path, limit: int = -1) -> str:
     """The text of a file, gzipped or not; at most so many bytes."""
+    data = b""
     try:
         with open(path, "rb") as plain:
             packed = plain.read(2) == b"\x1f\x8b"
@@ -80,11 +81,13 @@ def _text(path: Path, limit: int = -1) -> str:
             whole = limit < 0 or not file.read(1)
         return codecs.getincrementaldecoder("utf-8-sig")().decode(data, whole)
     except FileNotFoundError as error:
-        raise InputError("no such file of text", where=path, hint=_HINT) from error
+        raise InputError("no such file of text", where=path, hint="check the path") from error
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"cannot read the text: {error}", where=path, hint=_HINT) from error
     except UnicodeDecodeError as error:
-        raise InputError("not UTF-8 text", where=path, hint=_HINT) from error
+        wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        hint = f"iconv -f UTF-16 -t UTF-8 {typed(path)} > utf-8.txt" if wide else _HINT
+        raise InputError(f"not UTF-8 text{', but UTF-16' * wide}", where=path, hint=hint) from error
 
 
 def _records(text: str, where: Path) -> Iterator[tuple[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from mtptools.report.document import Bar, Bars, Beside, Block, Cell, Paragraph, Section, Table, Tone
 from mtptools.report.levels import percent
-from mtptools.threshold import DEAD
+from mtptools.threshold import DEAD, LEAST
 
 __all__ = ["controls"]
 
@@ -38,7 +38,8 @@ def controls(data: Mapping[str, Any]) -> Iterator[Section]:
     ]
     header = ("fault put in", "it", "accepted", "as it is", "lost / gained")
     blocks: list[Block] = [Beside([_chart(bars, tried), Table(header, rows, left=2)])]
-    if tried[0]["base"] < DEAD:
+    rates = report.get("rates")  # of one pass
+    if tried[0]["base"] < DEAD and not (rates and rates["tried"][0] < LEAST):
         blocks.insert(0, Paragraph("The head is dead: nothing can hurt it, and what helps is a diagnosis.", "bad"))
     if report.get("diagnosis"):
         blocks.insert(0, Paragraph(f"Diagnosis: {report['diagnosis']}.", "bad"))

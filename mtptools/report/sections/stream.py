@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mtptools.plan import human_bytes
-from mtptools.report.document import Beside, Block, Columns, Facts, Section, Series, Table
-from mtptools.report.levels import percent
+from mtptools.report.document import Beside, Block, Columns, Facts, Paragraph, Section, Series, Table
+from mtptools.report.levels import NOT_TRIED, maybe, percent
 
 __all__ = ["stream"]
 
@@ -20,9 +20,12 @@ def stream(data: Data) -> Iterator[Section]:
         return
     plural = "s" * (found["passages"] != 1)
     lead = f"{found['positions']:,} tokens in {found['passages']} passage{plural}, one layer in memory at a time. "
-    lead += "The text is the model's own." if found["own_text"] else "The trunk would not always have written the text."
+    if found["own_text"]:
+        lead += "The text is the model's own: rate and tokens a step are the loop's counts, the rest of all positions."
+    else:
+        lead += "The trunk would not always have written the text: shares of all steps, and what follows, are products."
     other = found.get("compared")
-    blocks: list[Block] = []
+    blocks: list[Block] = [Paragraph(f"Warning: {one}.", "warn") for one in found.get("warnings") or ()]
     trunk = Facts([*_trunk(found["trunk"], "trunk"), *_read(found)])
     if found.get("rates"):
         drawn = _chart(found["rates"], (other or {}).get("rates"), str((other or {}).get("name") or ""))
@@ -40,11 +43,11 @@ def _rates(rates: Data, walked: Any, caption: str) -> Table:
     rows = []
     for n, tried in enumerate(rates["tried"]):
         rate, length = rates["rate"][n], rates["mean_length"][n]
-        if n < len(walked):
+        if n < len(walked) and tried:
             rate, length = walked[n]["rate"], walked[n]["mean_length"]
-        right = f"{percent(rates['conditional'][n])} ± {percent(rates['error'][n])}"
+        right = f"{percent(rates['conditional'][n])} ± {percent(rates['error'][n])}" if tried else NOT_TRIED
         rows.append(
-            [str(n + 1), f"{tried:,}", right, percent(rates["per_position"][n]), percent(rate), f"{length:.2f}"]
+            [str(n + 1), f"{tried:,}", right, percent(rates["per_position"][n]), percent(rate), maybe(length, ".2f")]
         )
     header = ("draft", "tried", "right, if all before it were", "of all steps", "rate at k", "tokens a step at k")
     return Table(header, rows, caption)
@@ -73,8 +76,11 @@ def _trunk(facts: Data, name: str) -> list[tuple[str, str]]:
 def _read(found: Data) -> list[tuple[str, str]]:
     if not found.get("seconds"):
         return []
-    speed = found["bytes"] / found["seconds"] / 1e6
-    return [("read", f"{human_bytes(found['bytes'])} in {found['seconds']:.1f} s, {speed:.0f} MB/s")]
+    speed, after = found["bytes"] / found["seconds"] / 1e6, found.get("went_on_after")
+    told = f"{human_bytes(found['bytes'])} in {found['seconds']:.1f} s, {speed:.0f} MB/s"
+    if not after:
+        return [("read", told)]
+    return [("went on", f"after layer {after} of {found['n_layers']}"), ("read", f"{told}, this run alone")]
 
 
 def _apart(other: Data) -> list[tuple[str, str]]:

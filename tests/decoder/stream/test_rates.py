@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 from mtptools.decoder.stream.passages import Passage, Passages
 from mtptools.decoder.stream.rates import Rates, Tokens, rates, walked
+from mtptools.decoder.stream.report import StreamReport, TrunkFacts
 from mtptools.decoder.trace import DraftCounts
 from mtptools.errors import UsageError
 
@@ -74,9 +77,14 @@ def test_the_estimate_is_a_product() -> None:
 
 def test_nothing_tried() -> None:
     one = Rates((4, 0), (4, 0))
-    assert one.conditional == (1, 0)
-    assert one.error[1] == 1
+    assert one.conditional == one.per_position == (1, None)
+    assert one.error[0] is not None
     assert 0 < one.error[0] < 0.2, "four of four is not certain"
+    told = one.to_json()
+    assert [told[name][1] for name in ("conditional", "error", "per_position", "rate", "mean_length")] == [None] * 5
+    assert Rates((4, 0), (0, 0)).mean_length(1) == 1
+    assert Rates((4, 0), (0, 0)).mean_length(2) is None
+    assert json.loads(json.dumps(told))["tried"] == [4, 0]
 
 
 def test_walk_by_hand() -> None:
@@ -156,7 +164,21 @@ def test_one_token_left_is_no_passage() -> None:
 def test_nothing_to_predict(texts: list[Passage]) -> None:
     with pytest.raises(UsageError, match="no token to predict") as caught:
         Passages.cut(texts, 100, 100)
-    assert caught.value.hint
+    assert caught.value.hint == "a longer --text"
+
+
+def test_a_prompt_that_takes_all_positions() -> None:
+    with pytest.raises(UsageError, match="no token to predict") as caught:
+        Passages.cut([Passage(tuple(range(9)), 6)], 5, 100)
+    assert str(caught.value.hint).startswith("more --positions (5)")
+
+
+@pytest.mark.parametrize(("right", "of", "warned"), [(0, 99, False), (0, 100, True), (1, 100, False), (9, 1000, True)])
+def test_a_text_that_the_trunk_makes_nothing_of(right: int, of: int, warned: bool) -> None:
+    agreed = np.arange(of) < right
+    facts = TrunkFacts.of(agreed, np.full(of, -7.0), np.ones(of, dtype=np.float32))
+    report = StreamReport(1, of, "", facts, None)
+    assert (len(report.warnings), len(report.to_json()["warnings"])) == (warned, warned)
 
 
 def test_beginning() -> None:

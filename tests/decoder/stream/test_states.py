@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from mtptools.decoder.stream import states as module
@@ -43,7 +46,8 @@ def fresh(**options: object) -> Streamed:
 
 def told(report: StreamReport) -> dict[str, Any]:
     """All but what a run of its own has."""
-    return {key: value for key, value in report.to_json().items() if key not in ("layers", "bytes", "seconds")}
+    own = ("layers", "went_on_after", "bytes", "seconds")
+    return {key: value for key, value in report.to_json().items() if key not in own}
 
 
 class Break(Exception):
@@ -73,6 +77,7 @@ def test_ranges_are_one_go(tmp_path: Path) -> None:
     assert torch.equal(load_file(tmp_path / "after-0004.safetensors")["states"], through(fresh()).pre)
     last = stream(fresh(), 3, folder=tmp_path)
     assert list(last.layers) == []
+    assert (last.went_on_after, whole.went_on_after) == (LAYERS, 0)
     assert told(last) == told(whole)
     assert 0 < last.nbytes < whole.nbytes
 
@@ -91,7 +96,9 @@ def test_states_of_other_families(place: str, tmp_path: Path) -> None:
 def test_a_break_in_the_middle(at: int, tmp_path: Path) -> None:
     with pytest.raises(Break):
         stream(fresh(), 2, folder=tmp_path, progress=breaking(at))
-    report = stream(fresh(), 2, folder=tmp_path)
+    said: list[str] = []
+    report = stream(fresh(), 2, folder=tmp_path, tell=said.append)
+    assert said == [f"going on after layer {at} of 4"] * (at > 0)
     assert list(report.layers) == list(range(at, LAYERS))
     assert told(report) == told(stream(fresh(), 2))
     assert kept(tmp_path) == ["after-0004.safetensors", "run.json"], "no more than is needed"
@@ -203,12 +210,108 @@ def test_a_damaged_record(tmp_path: Path) -> None:
     stream_layers(fresh(), 0, 2, tmp_path)
     for text in ("{", "[]", "{}", json.dumps("x")):
         (tmp_path / "run.json").write_text(text)
-        with pytest.raises(InputError, match="another run") as caught:
+        with pytest.raises(CorruptError, match=r"run\.json, .* is damaged") as caught:
             stream_layers(fresh(), 2, LAYERS, tmp_path)
         assert caught.value.hint
     (tmp_path / "run.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="another run"):
+    with pytest.raises(CorruptError, match="damaged"):
         stream_layers(fresh(), 2, LAYERS, tmp_path)
+
+
+ONE, OTHER = {"text": "a", "dtype": "float32"}, {"text": "b", "dtype": "float32"}
+STATES = torch.arange(6.0).reshape(2, 3)
+
+
+def old(path: Path) -> Path:
+    os.utime(path, (0, 0))
+    return path
+
+
+def test_files_of_others_stay(tmp_path: Path) -> None:
+    """A folder with something in it and no run.json is not ours: nothing is deleted there, nothing written."""
+    mine = (".config.old.bak", ".after-0002.safetensors.77", "after-0001.safetensors", "notes.txt")
+    for name in mine:
+        folder = tmp_path / f"of {name}"
+        folder.mkdir()
+        (folder / name).write_text("mine")
+        old(folder / name)
+        with pytest.raises(InputError, match=r"no run\.json") as caught:
+            StateFolder(folder, ONE)
+        assert caught.value.hint is not None
+        assert f"--state '{folder / 'states'}'" in caught.value.hint
+        assert kept(folder) == [name]
+
+
+def test_what_is_swept(tmp_path: Path) -> None:
+    """In a folder of ours: what a killed run was writing, once nobody can be writing it."""
+    StateFolder(tmp_path, ONE)
+    left = [".after-0002.safetensors.0123abcd.mtptools", ".run.json.0123abcd.mtptools"]
+    fresh_one, folder, mine = ".after-0003.safetensors.0123abcd.mtptools", left[0].replace("2", "4", 1), ".a.b.c"
+    for name in (*left, fresh_one, mine):
+        (tmp_path / name).write_text("x")
+    (tmp_path / folder).mkdir()
+    for name in (*left, folder, mine):
+        old(tmp_path / name)
+    StateFolder(tmp_path, ONE)
+    assert kept(tmp_path) == sorted([mine, fresh_one, folder, "run.json"])
+
+
+def test_a_kill_before_the_record(tmp_path: Path) -> None:
+    """What it was writing is nobody else's."""
+    (tmp_path / ".run.json.0123abcd.mtptools").write_text("{")
+    StateFolder(tmp_path, ONE).save(1, STATES, 0)
+    assert torch.equal(StateFolder(tmp_path, ONE).load(1), STATES)
+
+
+def test_states_carried_elsewhere(tmp_path: Path) -> None:
+    """Files of states know their run: with another's run.json beside them, or none that they were written with."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    StateFolder(first, ONE).save(1, STATES, 0)
+    other = StateFolder(second, OTHER)
+    shutil.copy(first / "after-0001.safetensors", second)
+    with pytest.raises(InputError, match="another run") as caught:
+        other.load(1)
+    assert str(caught.value.hint).startswith("delete the file")
+    (first / "run.json").unlink()
+    with pytest.raises(InputError, match=r"no run\.json"):
+        StateFolder(first, OTHER)
+    path = second / "after-0002.safetensors"
+    other.save(2, STATES, 0)
+    with safe_open(path, "pt") as file:
+        digest = file.metadata()["digest"]
+    save_file({"states": STATES}, path, {"digest": digest})
+    with pytest.raises(InputError, match="another run"):
+        other.load(2)
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_two_runs_at_once(links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both find the folder empty: one of them has it, the other is told."""
+    plain = os.link
+
+    def second(partial: Path, path: Path) -> None:
+        monkeypatch.setattr(os, "link", plain)
+        StateFolder(tmp_path, ONE)
+        os.link(partial, path)
+
+    def unable(partial: Path, path: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", second if links else unable)
+    if links:
+        with pytest.raises(InputError, match=r"another run: other text$"):
+            StateFolder(tmp_path, OTHER)
+    else:
+        StateFolder(tmp_path, ONE)
+    StateFolder(tmp_path, ONE)
+    assert kept(tmp_path) == ["run.json"]
+
+
+def test_states_stand_where_torch_puts_them(tmp_path: Path) -> None:
+    """Wherever they begin in the file: rows at other addresses may be multiplied to other bits."""
+    folder = StateFolder(tmp_path, ONE)
+    folder.save(1, STATES, 0)
+    assert folder.load(1).data_ptr() % 64 == 0
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
@@ -218,6 +321,8 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         with pytest.raises(SystemFailure, match="cannot keep states there") as caught:
             stream_layers(fresh(), 0, 1, folder)
         assert "--state" in str(caught.value.hint)
+    with pytest.raises(SystemFailure, match="it is a file"):
+        StateFolder(file, ONE)
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
