@@ -132,17 +132,18 @@ def read_blob(blob: Blob, name: str = "") -> bytes:
     """The bytes of one blob. Raises CorruptError when the file ends before the blob does."""
     need(blob.path, blob.offset, blob.nbytes)
     with open(blob.path, "rb", buffering=0) as file:
-        data = bytearray(blob.nbytes)
-        view, got = memoryview(data), 0
         file.seek(blob.offset)
-        while got < blob.nbytes:
-            n = file.readinto(view[got:])
-            if not n:
+        parts: list[bytes] = []
+        left = blob.nbytes
+        while left:  # a read gives 2 GB at most
+            part = file.read(left)
+            if not part:
                 size = os.fstat(file.fileno()).st_size
                 raise CorruptError(
                     f"tensor {name} ends at byte {blob.offset + blob.nbytes}, the file at {size}",
                     where=blob.path,
                     hint="download the file again",
                 )
-            got += n
-    return bytes(data)
+            parts.append(part)
+            left -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)

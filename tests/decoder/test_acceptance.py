@@ -33,7 +33,7 @@ def test_simulation_counts_what_the_loop_counts(
     model = load(moe, depth=depth)
     for prompt in PROMPTS:
         plain = decode_plain(model, prompt, 36, keep_states=True, sampling=sampling)
-        for k in (1, 2, 4):
+        for k in (1, 4):
             loop = decode_speculative(model, prompt, 36, k, sampling=sampling).drafts
             assert simulate(model.require_head(), plain, k, sampling=sampling) == loop
     assert 0 < sum(loop.accepted) < sum(loop.drafted)

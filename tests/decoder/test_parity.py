@@ -50,8 +50,9 @@ def both(model: Model, k: int, mode: str, prompt: list[int] = PROMPT, n: int = 2
     return trace
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("kind", ["F32", "BF16", "Q4_K"])
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("F32", "float32"), ("BF16", "bfloat16"), ("Q4_K", "float32"), ("Q4_K", "bfloat16")]
+)
 @pytest.mark.parametrize("moe", [False, True], ids=["dense", "moe"])
 def test_bits(moe: bool, kind: str, dtype: str, load: Callable[..., Model]) -> None:
     model = load(moe, kind, dtype)

@@ -70,11 +70,10 @@ def test_counts_are_those_of_the_written_file(source: Checkpoint, kind: str, own
     model = load_model(source)
     traces = plain_traces(model, PROMPTS, TOKENS)
     head = with_head(model, preview(plan, source)).require_head()
-    for k in (1, 3):
-        report = verify_model(written, PROMPTS, (k,), TOKENS, samplings=(GREEDY,), controls=False)
-        found = measure_head(head, traces, k)
-        assert found.acceptance == report.acceptance[0]
-        assert 1 < found.mean_length < k + 1
+    report = verify_model(written, PROMPTS, (3,), TOKENS, samplings=(GREEDY,), controls=False)
+    found = measure_head(head, traces, 3)
+    assert found.acceptance == report.acceptance[0]
+    assert 1 < found.mean_length < 4
 
 
 @pytest.mark.parametrize(

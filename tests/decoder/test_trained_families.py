@@ -171,8 +171,8 @@ def test_bits(name: str, kind: str, dtype: str, tmp_path: Path) -> None:
         plain = decode_plain(model, ids, 20, sampling=sampling)
         for k in (5,) if sampling.temperature else (3, 8):
             spoil = Spoiled(plain.tokens)
-            arms: list[dict[str, Any]] = [{}, {"corrupt": spoil, "on_tokens": spoil.emitted.extend}]
-            for arm in [*arms, {"mode": "serial"}] if k == 3 else arms:
+            spoiled: dict[str, Any] = {"corrupt": spoil, "on_tokens": spoil.emitted.extend}
+            for arm in ({}, spoiled, {"mode": "serial"}) if k == 3 else (spoiled,):
                 trace = decode_speculative(model, ids, 20, k, sampling=sampling, **arm)
                 assert compare(plain, trace).equal, (k, arm.keys())
                 accepted += sum(trace.drafts.accepted)

@@ -118,8 +118,14 @@ def test_tiles(load: Callable[..., Model]) -> None:
     assert torch.equal(torch.cat(rows), whole)
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1.0, top_k=50, seed=11)], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("kind", ["float32", "bfloat16", "released"])
+SAMPLED = Sampling(temperature=1.0, top_k=50, seed=11)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sampling"),
+    [("float32", GREEDY), ("bfloat16", SAMPLED), ("released", GREEDY), ("released", SAMPLED)],
+    ids=["float32-greedy", "bfloat16-sampled", "released-greedy", "released-sampled"],
+)
 def test_speculative(kind: str, sampling: Sampling, load: Callable[..., Model]) -> None:
     """Over the end of a window of 128, with drafts that are the text's own, and spoiled in places."""
     model = load(kind)

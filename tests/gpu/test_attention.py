@@ -14,7 +14,7 @@ from mtptools.decoder import kernels, ops
 from mtptools.decoder.cache import KVCache
 from mtptools.decoder.kernels import attention
 from tests.gpu import artifacts
-from tests.gpu.cases import CPU, DTYPES, on
+from tests.gpu.cases import DTYPES, on
 from tests.gpu.decoding import SAMPLINGS, speculative_is_plain
 from tests.gpu.rows import COUNTS, same
 from tests.interpreted import Summed
@@ -92,14 +92,6 @@ def test_speculative_is_plain(device: torch.device, name: str, dtype: str, monke
     else:
         speculative_is_plain(model, prompt[:4], 6, [2], SAMPLINGS[1:], ["fast"])
     assert {1, 3} <= set(looked)
-
-
-def test_over_the_edge_of_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same, here, of a text that is in its second chunk soon, of which kernels do the attention alone."""
-    artifacts.load.cache_clear()  # a model knows from its loading on what else they do
-    model, prompt = artifacts.load("qwen35", CPU, "loaded", "float32"), artifacts.prompt_of("qwen35")
-    monkeypatch.setattr(kernels, "chosen", lambda device: True)
-    speculative_is_plain(model, (prompt * 60)[:61], 5, [2], SAMPLINGS[:1], ["fast"])
 
 
 def count(monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -31,7 +31,8 @@ from tests import rewrite
 from tests.conftest import FIXTURES, load_script
 
 GOLDEN: dict[str, Any] = json.loads(Path(__file__).with_name("quantize.json").read_text())
-SLOW = ("IQ2_XS", "IQ2_S", "IQ2_M")  # to search, seconds: of the smaller head alone
+SLOW = ("IQ2_XS", "IQ2_S", "IQ2_M")  # to search, seconds: the types of the smaller head, and the bytes of one tensor
+SMALL = "attn_k.weight"
 CASES = [
     (model, how, name)
     for model in GOLDEN
@@ -66,14 +67,16 @@ def test_the_head_is_llama_quantizes_byte_for_byte(model: str, how: str, name: s
     source = open_checkpoint(FIXTURES / model / "gguf" / "model-BF16.gguf")
     weights = made_up(source) if how == "weighted" else None
     plan = quantize(source, "out.gguf", Style.asked(name), importance=weights)
-    got = {}
-    for entry in plan.entries:
-        if entry.name in GOLDEN[model][how][name]:
-            state = hashlib.sha256()
-            for data in recoded(entry.source, entry.codec, entry.values, entry.importance):
-                state.update(data)
-            got[entry.name] = [entry.codec, state.hexdigest()[:16]]
-    assert got == GOLDEN[model][how][name]
+    golden = GOLDEN[model][how][name]
+    entries = [entry for entry in plan.entries if entry.name in golden]
+    assert {entry.name: entry.codec for entry in entries} == {name: codec for name, (codec, _) in golden.items()}
+    for entry in entries:
+        if name in SLOW and not entry.name.endswith(SMALL):
+            continue
+        state = hashlib.sha256()
+        for data in recoded(entry.source, entry.codec, entry.values, entry.importance):
+            state.update(data)
+        assert state.hexdigest()[:16] == golden[entry.name][1], entry.name
 
 
 def test_only_the_head_changes(full: Path, tmp_path: Path) -> None:
