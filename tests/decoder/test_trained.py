@@ -40,7 +40,7 @@ def artifact(request: pytest.FixtureRequest, trained: Path) -> Model:
     return load_model(open_checkpoint(trained / request.param))
 
 
-@pytest.fixture(scope="module", params=["Q8_0", "Q4_K"])
+@pytest.fixture(scope="module", params=["Q4_K"])
 def grafted(request: pytest.FixtureRequest, trained: Path) -> Model:
     """A quantized trunk with the head of the BF16 file."""
     trunk = open_checkpoint(trained / f"gguf/trunk-{request.param}.gguf")

@@ -97,7 +97,7 @@ def test_a_quantized_head_on_a_q4_k_m_trunk(kind: str, full: Path, hf: Path, tru
 
 def test_an_output_matrix_of_its_own(full: Path, tmp_path: Path) -> None:
     """In the trunk's file, and in a file of its own; a useless one shows that it is the one that is read."""
-    source, prompts = open_checkpoint(full), prompts_of(full)
+    source, prompts = open_checkpoint(full), prompts_of(full)[:4]
     one, bare, side = tmp_path / "one.gguf", tmp_path / "bare.gguf", tmp_path / "side.gguf"
     write(quantize(source, one.name, Style.asked("Q8_0", own_output="Q4_K")), one)
     write(strip(source, bare.name), bare)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -39,15 +40,23 @@ class Awaited(Packed):
 
 
 @dataclass(frozen=True, slots=True)
-class Experts(Packed):
-    """A stack, each matrix of which is decoded when rows meet it: before, where it is told which will be met."""
+class _Told(Packed):
+    """Some of it is decoded at a time. told  what will be asked for next, by its number, and is on its way"""
 
     helpers: Helpers
     told: dict[int, Awaited] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def of(cls, stack: Packed, helpers: Helpers) -> Experts:
-        return cls(stack.parts, stack.shape, stack.dtype, stack.device, stack.where, helpers)
+    def of(cls: type[_AnyTold], whole: Packed, helpers: Helpers) -> _AnyTold:
+        return cls(whole.parts, whole.shape, whole.dtype, whole.device, whole.where, helpers)
+
+
+_AnyTold = TypeVar("_AnyTold", bound=_Told)
+
+
+@dataclass(frozen=True, slots=True)
+class Experts(_Told):
+    """A stack, each matrix of which is decoded when rows meet it: before, where it is told which will be met."""
 
     def tell(self, index: int) -> Coming:
         """This matrix will be asked for next, once."""
@@ -62,15 +71,8 @@ class Experts(Packed):
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary(Packed):
+class Vocabulary(_Told):
     """A matrix of which as many rows are asked for at a time, from the first to the last: what follows is decoded."""
-
-    helpers: Helpers
-    told: dict[int, Awaited] = field(default_factory=dict, compare=False)
-
-    @classmethod
-    def of(cls, matrix: Packed, helpers: Helpers) -> Vocabulary:
-        return cls(matrix.parts, matrix.shape, matrix.dtype, matrix.device, matrix.where, helpers)
 
     def picked(self, runs: Sequence[tuple[int, int]]) -> Packed:
         (start, stop), several = runs[0], len(runs) > 1
