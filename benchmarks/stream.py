@@ -1,6 +1,6 @@
 """`verify --stream` over a file of Qwen3.5-0.8B's shapes, against what could limit it, side by side in one run.
 
-    python benchmarks/stream.py [--types Q8_0,Q4_K_M] [--positions 16,128,1024] [--runs 3] [--threads 1] [--profile]
+    python -m benchmarks.stream [--types Q8_0,Q4_K_M] [--positions 16,128,1024] [--runs 3] [--threads 1] [--profile]
 
 disk        the file read from start to end; cold where the system lets its pages go (what is below it may still cache)
 decoding    every tensor that the pass reads turned into float32, from a file that is cached
